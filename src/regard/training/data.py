@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import sys
 import zlib
 from collections import Counter
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BufferedReader, RawIOBase
-from os import PathLike, fspath
+from os import PathLike
 from typing import NamedTuple, cast
 
 from regard.errors import ArgumentError, DataError
@@ -90,13 +91,15 @@ class Pairs:
 
 
 def guess_units(texts: Iterable[str]) -> Units:
-    """``words`` when more than half of the texts have a space inside, ``chars`` otherwise.
+    """``words`` when more than half of the texts have three words or more, ``chars`` otherwise.
 
-    >>> guess_units(["K AE T", "D AO G"]).name, guess_units(["cat", "dog", "ice cream"]).name
+    Two do not suffice: names ("Ada Lovelace") and words of two syllables (Vietnamese) are to be read by character.
+
+    >>> guess_units(["K AE T", "D AO G"]).name, guess_units(["Ada Lovelace", "Alan Turing"]).name
     ('words', 'chars')
     """
-    spaced = [" " in text.strip(" ") for text in texts]
-    return Units("words" if 2 * sum(spaced) > len(spaced) else "chars")
+    long = [text.strip(" ").count(" ") > 1 for text in texts]
+    return Units("words" if 2 * sum(long) > len(long) else "chars")
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[str]:
@@ -121,7 +124,8 @@ def read_lines(path: str | PathLike[str]) -> Iterator[str]:
 
 
 def _name(path: str | PathLike[str]) -> str:
-    return "<stdin>" if path == "-" else fspath(path)
+    # A file's name need not be UTF-8, and must not break the message that it stands in.
+    return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
 
 
 @contextmanager
@@ -144,13 +148,13 @@ def _text(raw: bytes, name: str, number: int) -> str:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         if number == 1 and raw.startswith(_UTF16):
-            found, remedy = "this file is UTF-16", f"iconv -f UTF-16 -t UTF-8 {name} > new.tsv"
+            found, remedy = "UTF-16", "convert the file: iconv -f UTF-16 -t UTF-8"
         elif number == 1 and raw.startswith(_GZIP):
-            found, remedy = "this is gzip data", "zcat FILE | regard ..."
+            found, remedy = "gzip data", "unpack it first: zcat"
         else:
-            found = f"byte 0x{raw[error.start]:02x} at offset {error.start} of this line is not"
-            remedy = f"iconv -f CP1252 -t UTF-8 {name} > new.tsv (for CP1252 put the encoding it has)"
-        raise DataError(f"expected UTF-8, {found}; convert it: {remedy}", file=name, line=number) from error
+            found = f"byte 0x{raw[error.start]:02x} at offset {error.start} of the line"
+            remedy = "convert the file from the encoding it has, for instance: iconv -f CP1252 -t UTF-8"
+        raise DataError(f"expected UTF-8, found {found}; {remedy}", file=name, line=number) from error
     if number == 1:
         text = text.removeprefix("\ufeff")
     return text.removesuffix("\n").rstrip("\r")
@@ -172,29 +176,27 @@ def read_pairs(
     if max_length < 1:
         raise ArgumentError(f"expected max_length of at least 1, got {max_length}")
     name = _name(path)
-    numbers: list[int] = []
-    sources: list[str] = []
-    targets: list[str] = []
+    rows: list[tuple[int, str, str]] = []
     blank = 0
     for number, line in enumerate(read_lines(path), start=1):
         if not line or (line.isspace() and "\t" not in line):
             blank += 1
-            continue
-        source, target = _sides(line, name, number)
-        numbers.append(number)
-        sources.append(source)
-        targets.append(target)
-    if not numbers:
-        raise DataError("expected lines of SOURCE TAB TARGET, found no line with text; check the file", file=name)
-    notes = []
-    guessed = [side for side, units in (("source", source_units), ("target", target_units)) if units is None]
-    source_units = source_units or guess_units(sources)
-    target_units = target_units or guess_units(targets)
-    examples, left_out = _cut(sources, targets, source_units, target_units, numbers, max_length, name)
-    notes.append(_summary(name, examples))
+        else:
+            rows.append((number, *_sides(line, name, number)))
+    if not rows:
+        found = f"nothing but {_count(blank, 'blank line')}" if blank else "an empty file"
+        raise DataError(f"expected lines of SOURCE TAB TARGET, found {found}; check the path", file=name)
+    guessed = []
+    if source_units is None:
+        source_units = guess_units(source for _, source, _ in rows)
+        guessed.append(f"source in {source_units}")
+    if target_units is None:
+        target_units = guess_units(target for _, _, target in rows)
+        guessed.append(f"target in {target_units}")
+    examples, left_out = _cut(rows, source_units, target_units, max_length, name)
+    notes = [_summary(name, examples)]
     if guessed:
-        which = ", ".join(f"{side} {units}" for side, units in (("source", source_units), ("target", target_units)))
-        notes.append(f"{name}: units: {which} ({' and '.join(guessed)} guessed)")
+        notes.append(f"{name}: {', '.join(guessed)} (guessed)")
     if left_out:
         notes.append(
             f"{name}: {_count(len(left_out), 'pair')} of more than {max_length} units left out "
@@ -212,8 +214,10 @@ def _sides(line: str, name: str, number: int) -> tuple[str, str]:
     shown = line if len(line) <= 40 else line[:37] + "..."
     if not tab:
         fault, remedy = "no TAB", "put one TAB (spaces do not count) between the two"
+    elif "\r" in line:
+        fault, remedy = "lines that end in CR alone", r"convert the file: tr '\r' '\n'"
     elif "\t" in target:
-        fault, remedy = f"{line.count(chr(9))} TABs", f"keep two columns, for instance: cut -f1,2 {name} > new.tsv"
+        fault, remedy = f"{line.count(chr(9))} TABs", "keep two columns, for instance: cut -f1,2"
     else:
         fault = f"an empty {'target' if source.strip() else 'source'}"
         remedy = "fill it in or delete the line"
@@ -221,18 +225,12 @@ def _sides(line: str, name: str, number: int) -> tuple[str, str]:
 
 
 def _cut(
-    sources: list[str],
-    targets: list[str],
-    source_units: Units,
-    target_units: Units,
-    numbers: list[int],
-    max_length: int,
-    name: str,
+    rows: list[tuple[int, str, str]], source_units: Units, target_units: Units, max_length: int, name: str
 ) -> tuple[list[Example], list[int]]:
     """The examples, and the numbers of the lines left out as too long."""
     examples, left_out = [], []
     # Interned, equal units are one object: a large file takes a fraction of the memory.
-    for number, source_text, target_text in zip(numbers, sources, targets, strict=True):
+    for number, source_text, target_text in rows:
         source = tuple(map(sys.intern, source_units.split(source_text)))
         target = tuple(map(sys.intern, target_units.split(target_text)))
         if not source or not target:
@@ -311,6 +309,10 @@ def unseen_notes(pairs: Pairs, source: Vocabulary, target: Vocabulary) -> list[s
         unseen = sorted({unit for units in sequences for unit in units}.difference(vocabulary.units))
         if unseen:
             count = _count(len(unseen), f"{side} unit")
-            shown = " ".join(unseen[:5]) + (" ..." if len(unseen) > 5 else "")
+            shown = " ".join(map(_visible, unseen[:5])) + (" ..." if len(unseen) > 5 else "")
             notes.append(f"{pairs.name}: {count} that training never saw, {effect}: {shown}")
     return notes
+
+
+def _visible(unit: str) -> str:
+    return unit if unit.isprintable() and not unit.isspace() else repr(unit)
