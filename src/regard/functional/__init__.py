@@ -1,0 +1,28 @@
+"""The operator and what it is called with: score functions, masks, and what to observe."""
+
+from __future__ import annotations
+
+from regard.functional.attention import Impl, attention, explain_impl
+from regard.functional.masks import Mask, causal, dense, from_torch, padding, window
+from regard.functional.observe import Observation, Observe, Top
+from regard.functional.scores import Additive, Dot, General, ScaledDot, Score
+
+__all__ = [
+    "Additive",
+    "Dot",
+    "General",
+    "Impl",
+    "Mask",
+    "Observation",
+    "Observe",
+    "ScaledDot",
+    "Score",
+    "Top",
+    "attention",
+    "causal",
+    "dense",
+    "explain_impl",
+    "from_torch",
+    "padding",
+    "window",
+]

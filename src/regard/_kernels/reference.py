@@ -1,0 +1,78 @@
+"""The plain formula in PyTorch, with the matrix of scores; in float64 it is the oracle of every other kernel.
+
+score_ij = scale * q_i . k_j,  or  w . tanh(q_i + k_j);  plus bias_ij
+P = softmax_j(score) over the keys that i may attend to, a row of zeros where there are none
+output = dropout(P) v
+
+Half precision is computed in float32. All of it can be differentiated twice, forward and backward, and vmapped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Attended", "attend", "logsumexp"]
+
+
+class Attended(NamedTuple):
+    """Output in the value's dtype; weights before dropout, and scores before the mask, as they were computed."""
+
+    output: Tensor
+    weights: Tensor
+    scores: Tensor
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float = 1.0,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    allowed: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Attended:
+    """Attention with the dot product (``weight`` None) or the additive score; ``allowed`` and ``bias`` broadcast."""
+    dtype = value.dtype
+    query, key, value = _wide(query), _wide(key), _wide(value)
+    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
+        group = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+    scores = scale * (query @ key.mT) if weight is None else additive_scores(query, key, _wide(weight))
+    if bias is not None:
+        scores = scores + bias
+    weights = _softmax(scores, allowed)
+    kept = torch.nn.functional.dropout(weights, dropout_p) if dropout_p else weights
+    return Attended((kept @ value).to(dtype), weights, scores)
+
+
+def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    """w . tanh(q_i + k_j), with w (H,) or (heads, H)."""
+    # In place: adding keeps nothing for its backward pass, so the largest tensor here exists once.
+    hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()
+    if weight.ndim == 1:
+        return hidden @ weight
+    return (hidden @ weight[:, None, :, None]).squeeze(-1)
+
+
+def logsumexp(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """ln sum_j exp(score_ij) over the keys that may be attended, -inf where there are none."""
+    return (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).logsumexp(-1)
+
+
+def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    if allowed is None:
+        return torch.softmax(scores, -1)
+    hidden = ~allowed
+    empty = hidden.all(-1, keepdim=True)
+    # -inf in a whole row would be NaN, also backwards: an empty row gets equal scores, and its weights are zeroed.
+    instead = torch.zeros_like(empty, dtype=scores.dtype).masked_fill(~empty, -torch.inf)
+    return torch.softmax(torch.where(hidden, instead, scores), -1).masked_fill(empty, 0.0)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

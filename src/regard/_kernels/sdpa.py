@@ -1,0 +1,104 @@
+"""Dot-product attention by torch's own fused kernels, which do not build the matrix of weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from regard.errors import UnsupportedError
+
+__all__ = ["attend"]
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    bias: Tensor | None = None,
+    allowed: Tensor | None = None,
+    causal: bool = False,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Attention with ``scale`` * q . k; rows of ``allowed`` that are all False give an output that means nothing."""
+    mask = None if allowed is None and bias is None else _attn_mask(bias, allowed)
+    features, rank = value.shape[-1], query.ndim
+    if query.shape[-1] != features:
+        query, key, value = _one_size(query, key, value)
+    if rank != 4:
+        query, key, value, mask, lead = _four_axes(query, key, value, mask)
+    grouped = query.shape[1] != key.shape[1]
+    output = scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout_p, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+    if output.requires_grad and not torch.compiler.is_compiling():
+        _refuse_second_order(output)
+    if rank != 4:
+        output = output.reshape(*lead, *output.shape[-2:])
+    return output if output.shape[-1] == features else output[..., :features]
+
+
+def _attn_mask(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+    """One tensor for both, without an empty row: kernels differ in what they make of one, some NaN."""
+    if allowed is None:
+        return bias
+    empty = ~allowed.any(-1, keepdim=True)
+    if bias is None:
+        return allowed | empty
+    instead = torch.zeros_like(empty, dtype=bias.dtype).masked_fill(~empty, -torch.inf)
+    return torch.where(allowed, bias, instead)
+
+
+def _one_size(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeros up to one feature size, which the fused kernels ask for; else torch falls back to the whole matrix."""
+    missing = query.shape[-1] - value.shape[-1]
+    if missing > 0:
+        return query, key, pad(value, (0, missing))
+    return pad(query, (0, -missing)), pad(key, (0, -missing)), value
+
+
+def _four_axes(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, tuple[int, ...]]:
+    """Views with the four axes that the fused kernels ask for, and the leading axes to give back."""
+    lead = tuple(query.shape[:-2])
+    if mask is not None and mask.ndim > 2:
+        if mask.ndim > 4:
+            mask = mask.expand(*query.shape[:-3], *mask.shape[-3:])
+        mask = mask.reshape(-1, *mask.shape[-3:])
+    query, key, value = (tensor.reshape(-1, *_last_three(tensor)) for tensor in (query, key, value))
+    return query, key, value, mask, lead
+
+
+def _last_three(tensor: Tensor) -> tuple[int, ...]:
+    return (1, *tensor.shape[-2:]) if tensor.ndim == 2 else tuple(tensor.shape[-3:])
+
+
+class _FirstOrderOnly(torch.autograd.Function):
+    """The identity, whose gradient says what to do."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise UnsupportedError(
+            'attention by impl="sdpa" has no second derivative (torch\'s fused kernels have none): use impl="reference"'
+        )
+
+
+def _refuse_second_order(output: Tensor) -> None:
+    node = output.grad_fn
+    if node is not None and node.name().startswith("ScaledDotProduct"):
+        node.register_hook(_first_order_only)
+
+
+def _first_order_only(gradients: tuple[Tensor, ...], _: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    if not torch.is_grad_enabled():  # a backward pass that nobody will differentiate
+        return None
+    return tuple(None if gradient is None else _FirstOrderOnly.apply(gradient) for gradient in gradients)  # type: ignore[no-untyped-call]

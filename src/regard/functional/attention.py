@@ -1,0 +1,230 @@
+"""The operator: validate, choose a kernel, call it, and tell what was asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from torch._C._functorch import CInterpreter, TransformType, get_interpreter_stack
+from torch.autograd import forward_ad
+
+from regard._kernels import reference, sdpa
+from regard.errors import ArgumentError, UnsupportedError
+from regard.functional.checks import autocast_dtype, check_arguments, check_mask
+from regard.functional.masks import Mask
+from regard.functional.observe import Observation, Observe, summarise
+from regard.functional.scores import Additive, ScaledDot, Score
+from regard.functional.shield import Shielded, shield
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+__all__ = ["Impl", "attention", "explain_impl"]
+
+Impl = Literal["auto", "reference", "sdpa"]
+_IMPLS = ("auto", "reference", "sdpa")
+_TRANSFORMED = "a torch.func transform may differentiate twice, which it cannot"
+_SCALED_DOT = ScaledDot()
+
+
+@overload
+def attention(
+    query: Float[Tensor, "*heads Tq E"],
+    key: Float[Tensor, "*kv_heads Tk E"],
+    value: Float[Tensor, "*kv_heads Tk Ev"],
+    *,
+    score: Score = ...,
+    mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = ...,
+    bias: Float[Tensor, "*biased Tq Tk"] | None = ...,
+    dropout_p: float = ...,
+    observe: None = ...,
+    impl: Impl = ...,
+) -> Float[Tensor, "*heads Tq Ev"]: ...
+@overload
+def attention(
+    query: Float[Tensor, "*heads Tq E"],
+    key: Float[Tensor, "*kv_heads Tk E"],
+    value: Float[Tensor, "*kv_heads Tk Ev"],
+    *,
+    score: Score = ...,
+    mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = ...,
+    bias: Float[Tensor, "*biased Tq Tk"] | None = ...,
+    dropout_p: float = ...,
+    observe: Observe,
+    impl: Impl = ...,
+) -> tuple[Float[Tensor, "*heads Tq Ev"], Observation]: ...
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score = _SCALED_DOT,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    observe: Observe | None = None,
+    impl: Impl = "auto",
+) -> Tensor | tuple[Tensor, Observation]:
+    """Each query takes a weighted mean of the values, with weights from how well it agrees with their keys.
+
+    output_i = sum_j P_ij v_j,  P_i = softmax_j(score(q_i, k_j) + bias_ij) over the keys j that i may attend to
+    (Bahdanau et al. 2015, equations 5 and 6; Vaswani et al. 2017, equation 1).
+
+    Shapes: query (..., Hq, Tq, E), key (..., Hkv, Tk, E), value (..., Hkv, Tk, Ev), output (..., Hq, Tq, Ev), leading
+    axes equal. Hq is a multiple of Hkv, and each key head serves Hq/Hkv query heads that stand side by side. Without
+    heads: (Tq, E), (Tk, E), (Tk, Ev). One floating dtype for all; half precision accumulates in float32.
+
+    - ``score``: `ScaledDot` (the default), `Dot`, `General` or `Additive`.
+    - ``mask``: `causal`, `window`, `padding`, `dense`, composed by ``&``, or a bool tensor of the query's rank with
+      sizes 1 or equal. True = may attend. A query that may attend to nothing gives 0. What is masked has no influence.
+    - ``bias``: added to the scores, of the query's rank and dtype, sizes 1 or equal; -inf masks.
+    - ``dropout_p``: applied to the weights whenever it is above 0, so a layer passes 0 in evaluation.
+    - ``observe``: an `Observe` asks for statistics; then ``(output, Observation)`` is returned.
+    - ``impl``: "auto", or "reference" or "sdpa", which never fall back to another. See `explain_impl`.
+
+    Raises ArgumentError for arguments that do not fit together, UnsupportedError where the named ``impl`` cannot serve.
+
+    >>> query, key = torch.tensor([[1.0, 2.0], [1.0, 1.0]]), torch.eye(2)
+    >>> output, seen = attention(query, key, key, observe=Observe(weights=True))
+    >>> print(seen.weights)
+    tensor([[0.3302, 0.6698],
+            [0.5000, 0.5000]])
+    """
+    shape = check_arguments(query, key, value, score, bias, dropout_p)
+    mask = check_mask(mask, shape, query.device)
+    if observe is not None:
+        observe.check(shape)
+    kernel = _choose(impl, score)
+    call = _Call(shape, score, mask, dropout_p, observe, kernel)
+    lower = autocast_dtype(query.device)
+    if lower is None:
+        return _attend(call, query, key, value, bias)
+    query, key, value = query.to(lower), key.to(lower), value.to(lower)
+    bias = None if bias is None else bias.to(lower)
+    with torch.autocast(query.device.type, enabled=False):
+        return _attend(call, query, key, value, bias)
+
+
+class _Call(NamedTuple):
+    """What was asked, checked."""
+
+    shape: tuple[int, ...]  # of the scores
+    score: Score
+    mask: Mask | None
+    dropout_p: float
+    observe: Observe | None
+    kernel: str
+
+
+def _attend(
+    call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+) -> Tensor | tuple[Tensor, Observation]:
+    query, scale, weight = call.score.terms(query)
+    allowed = guard = attended = None
+    causal = False
+    if call.mask is not None or bias is not None:
+        mask = call.mask or Mask()
+        causal = call.kernel == "sdpa" and bias is None and mask.is_causal_from_start(*call.shape[-2:])
+        allowed = None if causal else _allowed(mask, bias, call.shape, query.device)
+        guard = shield(query, key, value, mask, allowed, call.shape, bias=bias is not None)
+        query, key, value = guard.query, guard.key, guard.value
+    if call.kernel == "sdpa":
+        output = sdpa.attend(
+            query, key, value, scale=scale, bias=bias, allowed=allowed, causal=causal, dropout_p=call.dropout_p
+        )
+    else:
+        attended = reference.attend(
+            query, key, value, scale=scale, weight=weight, bias=bias, allowed=allowed, dropout_p=call.dropout_p
+        )
+        output = attended.output
+    if guard is not None:
+        output = guard.finish(output)
+    if call.observe is None:
+        return output
+    with torch.no_grad():
+        if causal and call.mask is not None:
+            allowed = call.mask.table(call.shape, query.device)
+        if attended is None:
+            attended = reference.attend(query, key, value, scale=scale, weight=weight, bias=bias, allowed=allowed)
+        return output, _observation(call.observe, attended, allowed, guard)
+
+
+def _allowed(mask: Mask, bias: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """What may be attended, as a bool tensor that broadcasts against the scores: a bias of -inf masks."""
+    table = mask.table(shape, device)
+    return table if bias is None else table & (bias.detach() != -torch.inf)
+
+
+def _observation(
+    what: Observe, attended: reference.Attended, allowed: Tensor | None, guard: Shielded | None
+) -> Observation:
+    weights = attended.weights.detach()
+    logsumexp = reference.logsumexp(attended.scores.detach(), allowed) if what.logsumexp else None
+    if guard is not None:
+        weights = weights.masked_fill(guard.spoiled, torch.nan)
+        logsumexp = None if logsumexp is None else logsumexp.masked_fill(guard.spoiled.squeeze(-1), torch.nan)
+    return summarise(what, weights, logsumexp, None if allowed is None else ~allowed)
+
+
+def explain_impl(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score = _SCALED_DOT,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    observe: Observe | None = None,
+    impl: Impl = "auto",
+) -> str:
+    """Say which kernel `attention` takes for the same arguments, and why not the others.
+
+    >>> query = torch.zeros(2, 3)
+    >>> print(explain_impl(query, query, query, score=Additive(torch.ones(3))))
+    auto takes reference: the plain formula, which builds the matrix of scores
+    not sdpa: it computes dot products, and Additive is none
+    """
+    shape = check_arguments(query, key, value, score, bias, dropout_p)
+    check_mask(mask, shape, query.device)
+    if observe is not None:
+        observe.check(shape)
+    taken = _choose(impl, score)
+    if taken == "sdpa":
+        return f"{impl} takes sdpa: torch's fused kernel\nnot reference: it builds the matrix of scores"
+    why = _obstacle(score) or (_TRANSFORMED if _interpreters() else 'impl="reference" was asked for')
+    return f"{impl} takes reference: the plain formula, which builds the matrix of scores\nnot sdpa: {why}"
+
+
+def _choose(impl: str, score: Score) -> str:
+    if impl not in _IMPLS:
+        raise ArgumentError(f"impl must be one of {_IMPLS}, got {impl!r}")
+    if impl == "reference":
+        return impl
+    obstacle = _obstacle(score)
+    if impl == "auto":
+        return "reference" if obstacle or _interpreters() else "sdpa"
+    if obstacle:
+        raise UnsupportedError(f'impl="{impl}" cannot serve this: {obstacle}; use impl="reference"')
+    return impl
+
+
+def _obstacle(score: Score) -> str:
+    """Why torch's fused kernels cannot serve, empty where they can."""
+    if isinstance(score, Additive):
+        return "it computes dot products, and Additive is none"
+    if torch.compiler.is_compiling():
+        return ""
+    if forward_ad._current_level >= 0:
+        return "it has no forward-mode derivative"
+    if any(interpreter.key() == TransformType.Vmap for interpreter in _interpreters()):
+        return "it has no batching rule for vmap"
+    return ""
+
+
+def _interpreters() -> list[CInterpreter]:
+    """The function transforms (torch.func) that are active around this call, outermost first."""
+    return [] if torch.compiler.is_compiling() else get_interpreter_stack() or []
