@@ -1,0 +1,87 @@
+"""What the layers are made of: projections, scores with parameters, and the checks that all of them need."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError
+from regard.functional import Additive, Dot, General, ScaledDot, Score, causal, dense
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+    from regard.functional import Mask
+
+__all__ = ["HeadScore", "ScoreName", "check_dropout", "check_size", "glorot_", "with_causal"]
+
+ScoreName = Literal["dot", "scaled_dot", "general", "additive"]
+
+
+class HeadScore(nn.Module):
+    """A score chosen by name, with the parameters it needs for heads of size ``dim``.
+
+    "dot" and "scaled_dot" have none; "general" has W (heads, dim, dim), "additive" w (heads, dim); without ``heads``
+    the first axis is missing. Calling it gives the score for `regard.attention`.
+    """
+
+    def __init__(self, name: ScoreName, dim: int, heads: int | None = None) -> None:
+        super().__init__()
+        sizes = {"dot": None, "scaled_dot": None, "general": (dim, dim), "additive": (dim,)}
+        if name not in sizes:
+            raise ArgumentError(f"score must be one of {', '.join(map(repr, sizes))}; got {name!r}")
+        self.name = name
+        self.weight: nn.Parameter | None = None
+        size = sizes[name]
+        if size is not None:
+            self.weight = nn.Parameter(torch.empty(size if heads is None else (heads, *size)))
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew (Glorot, each head by itself)."""
+        if self.weight is not None:
+            dim = self.weight.shape[-1]
+            bound = math.sqrt(6 / (dim + (dim if self.name == "general" else 1)))
+            nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self) -> Score:
+        if self.weight is None:
+            return Dot() if self.name == "dot" else ScaledDot()
+        return General(self.weight) if self.name == "general" else Additive(self.weight)
+
+    def extra_repr(self) -> str:
+        return self.name if self.weight is None else f"{self.name}, {tuple(self.weight.shape)}"
+
+
+def glorot_(linear: nn.Linear) -> None:
+    """Draw a projection anew: Glorot-uniform weight, zero bias."""
+    nn.init.xavier_uniform_(linear.weight)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+def check_dropout(p: float) -> None:
+    """Refuse a dropout that is no probability."""
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"dropout must be a probability from 0 to 1, got {p}")
+
+
+def check_size(x: Float[Tensor, "*batch T D"], size: int, name: str, ranks: tuple[int, ...] = (2, 3)) -> None:
+    """Refuse an input whose rank or last size is not the layer's."""
+    if x.shape[-1:] != (size,) or x.dim() not in ranks:
+        axes = " or ".join(map(str, ranks))
+        raise ArgumentError(f"{name} must have {axes} axes, the last of size {size}; got shape {tuple(x.shape)}")
+
+
+def with_causal(mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, rank: int) -> Mask | Bool[Tensor, "*masked Tq Tk"]:
+    """The mask and the causal one together."""
+    if mask is None:
+        return causal()
+    if isinstance(mask, Tensor):
+        if mask.dtype != torch.bool or mask.dim() != rank:
+            return mask  # such a mask is refused by `attention`, which says why
+        mask = dense(mask)
+    return causal() & mask

@@ -1,0 +1,221 @@
+"""MultiHeadAttention against attention written out for each head, and against torch's own layer."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from by_hand import attend
+from regard.errors import ArgumentError
+from regard.functional import Observe, causal, dense, padding
+from regard.nn import MultiHeadAttention
+
+SCORES = ["dot", "scaled_dot", "general", "additive"]
+MIXED = ["additive", "dot", "general", "additive", "scaled_dot", "dot"]
+B, TQ, TK, HEADS, SIZE, KDIM, VDIM = 2, 7, 5, 6, 4, 11, 13
+DIM = HEADS * SIZE
+
+
+def by_hand(layer, query, key, value, names, allowed=None, bias=None):
+    """Output (Tq, dim) and weights (H, Tq, Tk) of one example, head by head, from slices of the layer's matrices."""
+
+    def part(projection: nn.Linear, x: torch.Tensor, head: int) -> torch.Tensor:
+        rows = slice(head * SIZE, (head + 1) * SIZE)
+        return x @ projection.weight[rows].T + projection.bias[rows]
+
+    outputs, weights = [], []
+    for head, name in enumerate(names):
+        shared = head // (layer.num_heads // layer.kv_heads)
+        q, k, v = part(layer.q_proj, query, head), part(layer.k_proj, key, shared), part(layer.v_proj, value, shared)
+        of_score = layer.scores[name].weight
+        own = None if of_score is None else of_score[names[:head].count(name)]
+        output, weight = attend(q, k, v, name, own, None if allowed is None else allowed[head])
+        outputs.append(output)
+        weights.append(weight)
+    return torch.cat(outputs, -1) @ layer.out_proj.weight.T + layer.out_proj.bias, torch.stack(weights)
+
+
+def made(**options) -> MultiHeadAttention:
+    layer = MultiHeadAttention(DIM, HEADS, **options)
+    for projection in (layer.q_proj, layer.k_proj, layer.v_proj, layer.out_proj):
+        nn.init.normal_(projection.bias)
+    return layer
+
+
+@pytest.mark.parametrize("score", [*SCORES, MIXED], ids=str)
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_each_head_is_its_formula(score: str | list[str], kv_heads: int) -> None:
+    layer = made(score=score, kv_heads=kv_heads, kdim=KDIM, vdim=VDIM)
+    query, key, value = torch.randn(B, TQ, DIM), torch.randn(B, TK, KDIM), torch.randn(B, TK, VDIM)
+    output, seen = layer(query, key, value, observe=Observe(weights=True))
+    names = [score] * HEADS if isinstance(score, str) else score
+    for row in range(B):
+        expected, weights = by_hand(layer, query[row], key[row], value[row], names)
+        torch.testing.assert_close(output[row], expected)
+        torch.testing.assert_close(seen.weights[row], weights)
+        torch.testing.assert_close(layer(query[row], key[row], value[row]), expected)
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "additive", MIXED], ids=str)
+def test_masks_of_every_kind_reach_every_head(score: str | list[str]) -> None:
+    layer = made(score=score)
+    names = [score] * HEADS if isinstance(score, str) else score
+    x = torch.randn(B, TQ, DIM)
+    keep = torch.arange(TQ) < torch.tensor([[7], [3]])
+    per_head = torch.rand(B, HEADS, TQ, TQ) < 0.7
+    whole = keep[:, None, None].expand(B, 1, TQ, TQ)
+    one_causal = copy.deepcopy(layer)
+    one_causal.causal = True
+    lower = torch.ones(TQ, TQ).tril().bool()
+    for call, allowed in [
+        (lambda: layer(x, mask=padding(keep)), whole),
+        (lambda: layer(x, mask=whole), whole),
+        (lambda: layer(x, mask=causal() & padding(keep)), whole & lower),
+        (lambda: one_causal(x), lower.expand(B, 1, TQ, TQ)),
+        (lambda: one_causal(x, mask=padding(keep)), whole & lower),
+        (lambda: one_causal(x, mask=per_head), per_head & lower),
+        (lambda: layer(x, mask=per_head), per_head),
+        (lambda: layer(x, mask=dense(per_head) & padding(keep)), per_head & whole),
+        (lambda: layer(x, mask=dense(lower)), lower.expand(B, 1, TQ, TQ)),
+    ]:
+        output = call()
+        for row in range(B):
+            of_heads = allowed[row].expand(HEADS, TQ, TQ)
+            torch.testing.assert_close(output[row], by_hand(layer, x[row], x[row], x[row], names, of_heads)[0])
+
+
+def test_a_bias_for_each_head_falls_on_its_head() -> None:
+    mixed = made(score=MIXED)
+    x, bias = torch.randn(B, TQ, DIM), torch.randn(B, HEADS, TQ, TQ)
+    hidden = torch.rand(B, HEADS, TQ, TQ) < 0.3
+    by_bias = mixed(x, bias=torch.zeros_like(bias).masked_fill(hidden, -torch.inf))
+    torch.testing.assert_close(by_bias, mixed(x, mask=~hidden))
+    assert not torch.allclose(mixed(x, bias=bias), mixed(x))
+    shared = bias[:, :1]
+    torch.testing.assert_close(mixed(x, bias=shared), mixed(x, bias=shared.expand_as(bias)))
+
+
+def test_equal_scores_in_a_list_are_one_score() -> None:
+    one, several = made(score="additive"), MultiHeadAttention(DIM, HEADS, score=["additive"] * HEADS)
+    several.load_state_dict(one.state_dict())
+    x = torch.randn(B, TQ, DIM)
+    assert torch.equal(one(x), several(x))
+
+
+def test_what_is_observed_has_the_heads_in_their_order() -> None:
+    layer = made(score=MIXED)
+    x = torch.randn(B, TQ, DIM)
+    per_query = torch.rand(B, HEADS, TQ)
+    asked = Observe(
+        weights=True, rows=[0, 3], entropy=True, logsumexp=True, received=per_query, top=2, position=True, max=True
+    )
+    output, seen = layer(x, observe=asked)
+    assert torch.equal(output, layer(x))
+    weights = seen.weights
+    for row in range(B):
+        torch.testing.assert_close(weights[row], by_hand(layer, x[row], x[row], x[row], MIXED)[1])
+    torch.testing.assert_close(seen.rows, weights[:, :, [0, 3]])
+    torch.testing.assert_close(seen.entropy, torch.special.entr(weights).sum(-1))
+    torch.testing.assert_close(seen.received, (per_query[..., None] * weights).sum(-2))
+    torch.testing.assert_close(seen.position, (weights * torch.arange(TQ)).sum(-1))
+    torch.testing.assert_close(seen.max, weights.amax(-1))
+    torch.testing.assert_close(seen.top.weights, weights.topk(2).values)
+    torch.testing.assert_close(weights.gather(-1, seen.top.keys), seen.top.weights)
+    assert seen.logsumexp.shape == (B, HEADS, TQ)
+    alone, seen_alone = layer(x[1], observe=Observe(weights=True, entropy=True))
+    torch.testing.assert_close(alone, output[1])
+    torch.testing.assert_close(seen_alone.weights, weights[1])
+    assert layer(x, observe=Observe(max=True))[1].weights is None
+
+
+@pytest.mark.parametrize(("kdim", "vdim"), [(None, None), (KDIM, VDIM)])
+def test_it_takes_over_from_torchs_layer(kdim: int | None, vdim: int | None) -> None:
+    theirs = nn.MultiheadAttention(DIM, HEADS, kdim=kdim, vdim=vdim, batch_first=True)
+    nn.init.normal_(theirs.in_proj_bias)
+    nn.init.normal_(theirs.out_proj.bias)
+    ours = MultiHeadAttention(DIM, HEADS, kdim=kdim, vdim=vdim)
+    projections = (ours.q_proj, ours.k_proj, ours.v_proj)
+    separate = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight]
+    weights = theirs.in_proj_weight.chunk(3) if kdim is None else separate
+    with torch.no_grad():
+        for mine, weight, bias in zip(projections, weights, theirs.in_proj_bias.chunk(3), strict=True):
+            mine.weight.copy_(weight)
+            mine.bias.copy_(bias)
+    ours.out_proj.load_state_dict(theirs.out_proj.state_dict())
+    query = torch.randn(B, TQ, DIM)
+    key, value = (torch.randn(B, TK, size or DIM) for size in (kdim, vdim))
+    keep = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+    expected, weights = theirs(query, key, value, key_padding_mask=~keep, average_attn_weights=False)
+    output, seen = ours(query, key, value, mask=padding(keep), observe=Observe(weights=True))
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(seen.weights, weights)
+
+
+def test_query_stands_in_for_key_and_key_for_value() -> None:
+    layer = made(score=MIXED)
+    x, source = torch.randn(B, TQ, DIM), torch.randn(B, TK, DIM)
+    assert torch.equal(layer(x), layer(x, x, x))
+    assert torch.equal(layer(x, source), layer(x, source, source))
+
+
+def test_parameters_begin_apart_and_are_drawn_anew() -> None:
+    layer = MultiHeadAttention(DIM, HEADS, score="general", bias=False)
+    assert list(layer.state_dict()) == [
+        "q_proj.weight",
+        "k_proj.weight",
+        "v_proj.weight",
+        "out_proj.weight",
+        "scores.general.weight",
+    ]
+    before = copy.deepcopy(layer.state_dict())
+    layer.reset_parameters()
+    assert all(not torch.equal(before[name], now) for name, now in layer.state_dict().items())
+    assert not any(
+        torch.equal(layer.scores["general"].weight[0], other) for other in layer.scores["general"].weight[1:]
+    )
+
+
+@pytest.mark.parametrize("score", ["additive", MIXED], ids=str)
+def test_gradients_reach_every_parameter(score: str | list[str]) -> None:
+    layer = made(score=score)
+    layer(torch.randn(B, TQ, DIM)).square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_mixed_heads_in_other_dtypes(dtype: torch.dtype) -> None:
+    layer = made(score=MIXED)
+    x = torch.randn(B, TQ, DIM)
+    expected = layer(x)
+    output = layer.to(dtype)(x.to(dtype))
+    assert output.dtype == dtype
+    torch.testing.assert_close(output.float(), expected, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: MultiHeadAttention(10, 4), "multiple of num_heads, got 10 and 4"),
+        (lambda: MultiHeadAttention(8, 0), "multiple of num_heads, got 8 and 0"),
+        (lambda: MultiHeadAttention(8, 4, kv_heads=3), "multiple of kv_heads, got 4 and 3"),
+        (lambda: MultiHeadAttention(8, 4, score=["dot", "dot"]), "each of the 4 heads, got 2 names"),
+        (lambda: MultiHeadAttention(8, 2, score=["dot", "cosine"]), "got 'cosine'"),
+        (lambda: MultiHeadAttention(8, 2, dropout=-0.1), "from 0 to 1, got -0.1"),
+        (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 3, 4)), r"query .*size 8; got shape \(2, 3, 4\)"),
+        (lambda: MultiHeadAttention(8, 2, kdim=5)(torch.zeros(2, 3, 8)), r"key .*size 5; got shape \(2, 3, 8\)"),
+        (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 3, 8), torch.zeros(3, 8)), "key must have 3 axes"),
+        (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 3, 8), torch.zeros(3, 3, 8)), "3"),
+        (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 2, 8), mask=torch.ones(2, 2).bool()), "padding"),
+        (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 2, 8), mask=torch.zeros(2, 1, 2, 2)), "bias="),
+    ],
+)
+def test_errors_are_one_line_that_says_what_to_do(call, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
