@@ -1,0 +1,86 @@
+"""Cases from public bug reports that data files bring, by id."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.errors import DataError
+from regard.models.symbols import UNK
+from regard.training.batches import encode
+from regard.training.data import Example, Pairs, Units, read_pairs, unseen_notes
+from regard.training.metrics import score
+from regard.training.vocabulary import Vocabulary
+
+CHARS = Units("chars")
+
+# What a run derives from its data: vocabulary, ids, parts and batches, as JSON in ASCII.
+DERIVED = """
+import json, sys
+from regard.training.batches import TokenBudgetSampler, encode
+from regard.training.data import read_pairs, split_off
+from regard.training.vocabulary import Vocabulary
+pairs = read_pairs(sys.argv[1])
+train, dev = split_off(pairs, seed=3)
+letters = Vocabulary.from_units({unit for example in train.examples for unit in example.source})
+phones = Vocabulary.from_units({unit for example in train.examples for unit in example.target})
+ids = encode(train.examples, letters, phones)
+sampler = TokenBudgetSampler([len(e.source) for e in ids], [len(e.target) for e in ids], tokens=40, seed=3)
+print(json.dumps([pairs.notes, dev.examples, letters.to_json(), phones.to_json(), ids, list(sampler)]))
+"""
+
+
+def derived(path: Path, **environment: str) -> list[object]:
+    child = subprocess.run(
+        [sys.executable, "-c", DERIVED, str(path)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(child.stdout)
+
+
+def test_x2_bom_and_crlf_are_gone_whatever_the_locale(tmp_path: Path) -> None:
+    plain, windows = tmp_path / "plain.tsv", tmp_path / "windows.tsv"
+    lines = [f"slovo{n}é猫\ts l o v o {n} ə\n" for n in range(40)]
+    plain.write_bytes("".join(lines).encode("utf-8"))
+    windows.write_bytes("".join(lines).replace("\n", "\r\n").encode("utf-8-sig"))
+    with_c = derived(windows, LC_ALL="C", LANG="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    with_utf8 = derived(plain, LC_ALL="C.UTF-8", PYTHONUTF8="1")
+    assert with_c[1:] == with_utf8[1:]
+    assert not {"\ufeff", "\r"} & set(json.dumps(with_c, ensure_ascii=False))
+
+
+def test_x2_a_cp1252_byte_is_placed_and_the_remedy_named(tmp_path: Path) -> None:
+    path = tmp_path / "latin.tsv"
+    path.write_bytes("a\tA\ncafé\tK\n".encode("cp1252"))
+    with pytest.raises(DataError, match=r"latin.tsv:2: .*byte 0xe9 at offset 3 of the line.*iconv -f CP1252 -t UTF-8"):
+        read_pairs(path, CHARS, CHARS)
+    repaired = tmp_path / "repaired.tsv"
+    repaired.write_bytes(
+        subprocess.run(["iconv", "-f", "CP1252", "-t", "UTF-8", path], capture_output=True, check=True).stdout
+    )
+    assert read_pairs(repaired, CHARS, CHARS).examples[1].source == tuple("café")
+
+
+def test_x4_a_label_seen_only_in_dev_counts_as_an_error_with_one_warning() -> None:
+    words, labels = Vocabulary.from_units(["a", "dog", "runs"]), Vocabulary.from_units(["DET", "NOUN"])
+    dev = [Example(("a", "dog"), ("DET", "NOUN")), Example(("a", "dog"), ("DET", "PROPN"))] * 2
+    assert [example.target[-1] for example in encode(dev, words, labels)] == [5, UNK, 5, UNK]
+    (warning,) = unseen_notes(Pairs(dev, Units("words"), Units("words"), "dev.tsv"), words, labels)
+    assert warning == "dev.tsv: 1 target unit that training never saw, they count as errors: PROPN"
+    # No output of a model decodes to the label, so each of them is an error.
+    best = [labels.decode(example.target) for example in encode(dev, words, labels)]
+    assert score(best, [example.target for example in dev]).exact == 0.5
+
+
+def test_x4_ids_parts_and_batches_are_the_same_under_any_hash_seed(tmp_path: Path) -> None:
+    path = tmp_path / "data.tsv"
+    path.write_text("".join(f"w{n}{chr(97 + n % 26)}\tW {n % 7} {n % 11}\n" for n in range(300)), encoding="utf-8")
+    assert derived(path, PYTHONHASHSEED="1") == derived(path, PYTHONHASHSEED="20")
