@@ -39,8 +39,9 @@ class Example(NamedTuple):
 class Units:
     """How a text falls into units: ``"chars"`` (code points), ``"words"`` (at spaces), or at a separator of yours.
 
-    Several separators in a row count as one, so no unit is empty. ``join(split(text))`` gives the text back, but for
-    such repeated separators; ``split(join(units))`` gives back any units without a separator in them.
+    Several separators in a row count as one, and those at the ends as none, so no unit is empty; but for these,
+    ``join(split(text))`` is the text. ``split(join(units))`` gives the units back when they share no character with
+    the separator.
 
     Raises ``ArgumentError`` for a separator that is empty, holds a TAB or a line end, or is a word
     (more likely a misspelt ``chars``).
@@ -246,7 +247,7 @@ def _cut(
             examples.append(Example(source, target))
     if not examples:
         raise DataError(
-            f"expected pairs of at most {max_length} units a side, all {len(left_out)} are longer; "
+            f"expected pairs of at most {max_length} units a side, found none ({len(left_out):,} longer); "
             f"raise --max-length, or cut the texts",
             file=name,
             line=left_out[0],
@@ -284,7 +285,7 @@ def split_off(pairs: Pairs, *, fraction: float = 0.1, at_most: int = 1000, seed:
             f"found {len(sources)}; add pairs, or give others with --dev",
             file=pairs.name,
         )
-    chosen = min(at_most, max(1, round(fraction * len(sources))))
+    chosen = min(at_most, len(sources) - 1, max(1, round(fraction * len(sources))))
     held = set(sorted(sources, key=lambda source: _rank(source, seed))[:chosen])
     train = [example for example in pairs.examples if example.source not in held]
     dev = [example for example in pairs.examples if example.source in held]

@@ -56,7 +56,7 @@ class Vocabulary:
         """
         try:
             units = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"the vocabulary is not JSON ({error}); restore the file, or train again") from error
         strings = isinstance(units, list) and all(isinstance(unit, str) for unit in units)
         if not strings or units != sorted(set(units)):
