@@ -1,7 +1,7 @@
 """The plain formula in PyTorch, with the matrix of scores; in float64 it is the oracle of every other kernel.
 
 score_ij = scale * q_i . k_j,  or  w . tanh(q_i + k_j);  plus bias_ij
-P = softmax_j(score) over the keys that i may attend to, a row of zeros where there are none
+P = softmax_j(score) over the keys that i may attend to
 output = dropout(P) v
 
 Half precision is computed in float32. All of it can be differentiated twice, forward and backward, and vmapped.
@@ -29,14 +29,17 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    bias: Tensor | None = None,
+    allowed: Tensor | None = None,
     *,
     scale: float = 1.0,
     weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    allowed: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Attended:
-    """Attention with the dot product (``weight`` None) or the additive score; ``allowed`` and ``bias`` broadcast."""
+    """Attention with the dot product (``weight`` None) or the additive score; ``bias`` and ``allowed`` broadcast.
+
+    Each query must be allowed one key or more, as softmax over nothing is NaN; so it is for every kernel.
+    """
     dtype = value.dtype
     query, key, value = _wide(query), _wide(key), _wide(value)
     if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
@@ -45,7 +48,8 @@ def attend(
     scores = scale * (query @ key.mT) if weight is None else additive_scores(query, key, _wide(weight))
     if bias is not None:
         scores = scores + bias
-    weights = _softmax(scores, allowed)
+    masked = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+    weights = torch.softmax(masked, -1)
     kept = torch.nn.functional.dropout(weights, dropout_p) if dropout_p else weights
     return Attended((kept @ value).to(dtype), weights, scores)
 
@@ -62,16 +66,6 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 def logsumexp(scores: Tensor, allowed: Tensor | None) -> Tensor:
     """ln sum_j exp(score_ij) over the keys that may be attended, -inf where there are none."""
     return (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).logsumexp(-1)
-
-
-def _softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    if allowed is None:
-        return torch.softmax(scores, -1)
-    hidden = ~allowed
-    empty = hidden.all(-1, keepdim=True)
-    # -inf in a whole row would be NaN, also backwards: an empty row gets equal scores, and its weights are zeroed.
-    instead = torch.zeros_like(empty, dtype=scores.dtype).masked_fill(~empty, -torch.inf)
-    return torch.softmax(torch.where(hidden, instead, scores), -1).masked_fill(empty, 0.0)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -17,15 +17,15 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    scale: float,
     bias: Tensor | None = None,
     allowed: Tensor | None = None,
+    *,
+    scale: float,
     causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Attention with ``scale`` * q . k; rows of ``allowed`` that are all False give an output that means nothing."""
-    mask = None if allowed is None and bias is None else _attn_mask(bias, allowed)
+    """Attention with ``scale`` * q . k; each query must be allowed one key or more, as kernels differ on empty rows."""
+    mask = bias if allowed is None else allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
     features, rank = value.shape[-1], query.ndim
     if query.shape[-1] != features:
         query, key, value = _one_size(query, key, value)
@@ -40,17 +40,6 @@ def attend(
     if rank != 4:
         output = output.reshape(*lead, *output.shape[-2:])
     return output if output.shape[-1] == features else output[..., :features]
-
-
-def _attn_mask(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
-    """One tensor for both, without an empty row: kernels differ in what they make of one, some NaN."""
-    if allowed is None:
-        return bias
-    empty = ~allowed.any(-1, keepdim=True)
-    if bias is None:
-        return allowed | empty
-    instead = torch.zeros_like(empty, dtype=bias.dtype).masked_fill(~empty, -torch.inf)
-    return torch.where(allowed, bias, instead)
 
 
 def _one_size(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -123,49 +123,40 @@ def _attend(
     call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
 ) -> Tensor | tuple[Tensor, Observation]:
     query, scale, weight = call.score.terms(query)
-    allowed = guard = attended = None
     causal = False
-    if call.mask is not None or bias is not None:
+    if call.mask is None and bias is None:
+        given = Shielded(query, key, value, None, None)
+    else:
         mask = call.mask or Mask()
         causal = call.kernel == "sdpa" and bias is None and mask.is_causal_from_start(*call.shape[-2:])
-        allowed = None if causal else _allowed(mask, bias, call.shape, query.device)
-        guard = shield(query, key, value, mask, allowed, call.shape, bias=bias is not None)
-        query, key, value = guard.query, guard.key, guard.value
+        given = shield(query, key, value, bias, mask, call.shape, causal=causal)
+    attended: reference.Attended | None = None
     if call.kernel == "sdpa":
-        output = sdpa.attend(
-            query, key, value, scale=scale, bias=bias, allowed=allowed, causal=causal, dropout_p=call.dropout_p
-        )
+        output = sdpa.attend(*given[:5], scale=scale, causal=causal, dropout_p=call.dropout_p)
     else:
-        attended = reference.attend(
-            query, key, value, scale=scale, weight=weight, bias=bias, allowed=allowed, dropout_p=call.dropout_p
-        )
+        attended = reference.attend(*given[:5], scale=scale, weight=weight, dropout_p=call.dropout_p)
         output = attended.output
-    if guard is not None:
-        output = guard.finish(output)
+    output = given.finish(output)
     if call.observe is None:
         return output
     with torch.no_grad():
         if causal and call.mask is not None:
-            allowed = call.mask.table(call.shape, query.device)
+            given = given._replace(allowed=call.mask.table(call.shape, query.device))
         if attended is None:
-            attended = reference.attend(query, key, value, scale=scale, weight=weight, bias=bias, allowed=allowed)
-        return output, _observation(call.observe, attended, allowed, guard)
+            attended = reference.attend(*given[:5], scale=scale, weight=weight)
+        return output, _observation(call.observe, attended, given)
 
 
-def _allowed(mask: Mask, bias: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """What may be attended, as a bool tensor that broadcasts against the scores: a bias of -inf masks."""
-    table = mask.table(shape, device)
-    return table if bias is None else table & (bias.detach() != -torch.inf)
-
-
-def _observation(
-    what: Observe, attended: reference.Attended, allowed: Tensor | None, guard: Shielded | None
-) -> Observation:
-    weights = attended.weights.detach()
-    logsumexp = reference.logsumexp(attended.scores.detach(), allowed) if what.logsumexp else None
-    if guard is not None:
-        weights = weights.masked_fill(guard.spoiled, torch.nan)
-        logsumexp = None if logsumexp is None else logsumexp.masked_fill(guard.spoiled.squeeze(-1), torch.nan)
+def _observation(what: Observe, attended: reference.Attended, given: Shielded) -> Observation:
+    """The statistics, from the matrix; rows that the kernel was given in place of empty ones count as empty."""
+    weights, scores, allowed = given.finish(attended.weights.detach()), attended.scores.detach(), given.allowed
+    if allowed is not None and given.empty is not None:
+        allowed = allowed & ~given.empty
+    logsumexp = None
+    if what.logsumexp:
+        logsumexp = reference.logsumexp(scores, allowed)
+        if given.spoiled is not None:
+            logsumexp = logsumexp.masked_fill(given.spoiled.squeeze(-1), torch.nan)
     return summarise(what, weights, logsumexp, None if allowed is None else ~allowed)
 
 

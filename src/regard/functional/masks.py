@@ -102,11 +102,10 @@ class Mask:
 
     def table(self, shape: Sequence[int], device: torch.device) -> Tensor:
         """The mask as a bool tensor that broadcasts against scores of this shape, as small as it can be."""
-        queries, keys = shape[-2:]
-        at = torch.arange(keys, device=device)
         parts = []
         for band in self.bands:
-            first, end = band.limits(queries, keys, device)
+            at = torch.arange(shape[-1], device=device)
+            first, end = band.limits(shape[-2], shape[-1], device)
             parts.append(at < end[:, None])
             if band.before is not None:
                 parts.append(at >= first[:, None])
