@@ -20,6 +20,11 @@ LAYERS = {
 any_layer = pytest.mark.parametrize("name", LAYERS)
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def inputs(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(B, TQ, MEMORY if name in ("dot", "scaled_dot") else QUERY), torch.randn(B, TK, MEMORY)
 

@@ -19,6 +19,11 @@ B, TQ, TK, HEADS, SIZE, KDIM, VDIM = 2, 7, 5, 6, 4, 11, 13
 DIM = HEADS * SIZE
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def by_hand(layer, query, key, value, names, allowed=None, bias=None):
     """Output (Tq, dim) and weights (H, Tq, Tk) of one example, head by head, from slices of the layer's matrices."""
 

@@ -17,6 +17,11 @@ B, T, TK, DIM, SOURCE, KEY, VALUE = 3, 7, 5, 11, 13, 2, 17
 any_score = pytest.mark.parametrize("score", SCORES)
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def test_the_public_names_are_pinned() -> None:
     assert regard.nn.__all__ == [
         "BahdanauAttention",

@@ -21,6 +21,11 @@ both = pytest.mark.parametrize("kind", KINDS)
 modes = pytest.mark.parametrize("mode", ["add", "concat"])
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def test_the_public_names_are_pinned() -> None:
     assert positions.__all__ == ["Learned", "Sinusoidal", "sinusoidal"]
 

@@ -34,19 +34,19 @@ def _context(
             f"expected keys (B, Tk, H) and memory (B, Tk, M), got {tuple(keys.shape)} and {tuple(memory.shape)}"
         )
     step = query.dim() == 2
+    # Views whose gradients are views: an index such as [:, 0] would fill a tensor of zeros on the way back.
     answer = attention(
-        query[:, None, None] if step else query[:, None],
-        keys[:, None],
-        memory[:, None],
+        query.unsqueeze(1).unsqueeze(1) if step else query.unsqueeze(1),
+        keys.unsqueeze(1),
+        memory.unsqueeze(1),
         score=score,
         mask=mask,
         observe=observe,
         impl=impl,
     )
-    if isinstance(answer, Tensor):
-        return answer[:, 0, 0] if step else answer[:, 0]
-    context, seen = answer
-    return (context[:, 0, 0] if step else context[:, 0]), seen
+    context = (answer if isinstance(answer, Tensor) else answer[0]).squeeze(1)
+    context = context.squeeze(1) if step else context
+    return context if isinstance(answer, Tensor) else (context, answer[1])
 
 
 class BahdanauAttention(nn.Module):

@@ -118,9 +118,8 @@ class MultiHeadAttention(nn.Module):
         if self.causal:
             mask = with_causal(mask, q.dim())
         answer = self._attend(q, k, v, mask, bias, observe)
-        if isinstance(answer, Tensor):
-            return self._together(answer)
-        return self._together(answer[0]), answer[1]
+        output = self._together(answer if isinstance(answer, Tensor) else answer[0])
+        return output if isinstance(answer, Tensor) else (output, answer[1])
 
     def _groups(self) -> list[_Group]:
         return [group for group in self.scores.values() if isinstance(group, _Group)]

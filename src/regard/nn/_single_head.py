@@ -75,10 +75,9 @@ class _SingleHead(nn.Module):
             observe=observe,
             impl=self.impl,
         )
-        if isinstance(answer, Tensor):
-            return answer.squeeze(1) if batched else answer
-        output, seen = answer
-        return (output.squeeze(1) if batched else output), seen
+        output = answer if isinstance(answer, Tensor) else answer[0]
+        output = output.squeeze(1) if batched else output
+        return output if isinstance(answer, Tensor) else (output, answer[1])
 
 
 class SelfAttention(_SingleHead):
