@@ -12,25 +12,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from regard import errors
-from regard.functional import (
-    Additive,
-    Dot,
-    General,
-    Mask,
-    Observation,
-    Observe,
-    ScaledDot,
-    attention,
-    causal,
-    dense,
-    explain_impl,
-    padding,
-    window,
-)
-
 if TYPE_CHECKING:
-    from regard import nn, positions
+    from regard import errors, nn, positions
+    from regard.functional import (
+        Additive,
+        Dot,
+        General,
+        Mask,
+        Observation,
+        Observe,
+        ScaledDot,
+        attention,
+        causal,
+        dense,
+        explain_impl,
+        padding,
+        window,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,8 +53,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("nn", "positions"):  # imported when first named
+    # Imported when first named: the command line answers --help without waiting for torch
+    if name in ("errors", "nn", "positions"):
         return importlib.import_module(f"regard.{name}")
+    if name in __all__:
+        return getattr(importlib.import_module("regard.functional"), name)
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
 
 

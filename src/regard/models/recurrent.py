@@ -1,0 +1,169 @@
+"""The recurrent encoder-decoder, with attention of any score, or with none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.errors import ArgumentError
+from regard.functional import padding
+from regard.models.cells import GRUCell, LSTMCell
+from regard.models.symbols import PAD
+from regard.nn import BahdanauAttention, LuongAttention
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from regard.functional import Mask, Observation, Observe
+
+__all__ = ["Memory", "RecurrentConfig", "RecurrentSeq2Seq"]
+
+State = tuple["Tensor", ...]  # (B, K, H) each: hidden, and the LSTM's cell
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """Sizes and choices of a `RecurrentSeq2Seq`.
+
+    ``score=None`` is the encoder-decoder before attention: one context for every step, the encoder's last state.
+    With ``input_feeding`` the context of a step enters the recurrence (Bahdanau et al. 2014); without it the states
+    run over the target alone, and the contexts of all steps are read in one call (Luong et al. 2015, section 3).
+    """
+
+    source_size: int
+    target_size: int
+    embed_dim: int = 128
+    hidden_dim: int = 256
+    encoder_layers: int = 1
+    cell: Literal["gru", "lstm"] = "gru"
+    score: Literal["additive", "dot", "scaled_dot", "general"] | None = "additive"
+    input_feeding: bool = True
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.hidden_dim < 2 or self.hidden_dim % 2:
+            raise ArgumentError(f"hidden_dim: expected an even number, half for each direction, got {self.hidden_dim}")
+        if self.cell not in ("gru", "lstm"):
+            raise ArgumentError(f"cell: expected 'gru' or 'lstm', got {self.cell!r}")
+
+
+class Memory(NamedTuple):
+    """What the decoder reads of a batch of sources, computed once."""
+
+    states: Float[Tensor, "B Tk H"]
+    keys: Float[Tensor, "B Tk H"] | None
+    mask: Mask
+    last: Float[Tensor, "B 1 H"]
+
+
+class RecurrentSeq2Seq(nn.Module):
+    """A bidirectional recurrent encoder, and a recurrent decoder that attends to it.
+
+    Step t of the decoder:  c_t = Σ_i α(s_{t−1}, h_i) h_i,  s_t = RNN([y_{t−1}; c_t], s_{t−1}),
+    p_t = softmax(W_o tanh(W_r [s_t; c_t; y_{t−1}])),  s_0 = tanh(W_s h_T),  h_T the last states of both directions.
+
+    Whatever does not depend on the step is computed once, outside the loop: the projected keys, the embeddings' share
+    of the gates, the readout and the output layer. Rows of a batch have no influence on each other, nor has padding.
+
+    Source: Bahdanau, Cho, Bengio 2014, arXiv 1409.0473, section 3 and appendix A; without ``input_feeding``, where
+    s_t is the query, Luong, Pham, Manning 2015, arXiv 1508.04025, section 3.1.
+
+    >>> model = RecurrentSeq2Seq(RecurrentConfig(source_size=11, target_size=13, embed_dim=4, hidden_dim=6))
+    >>> source, lengths = torch.tensor([[4, 5, 6], [7, 8, 0]]), torch.tensor([3, 2])
+    >>> model(source, lengths, torch.tensor([[2, 4, 5, 6], [2, 4, 0, 0]])).shape
+    torch.Size([2, 4, 13])
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.config = config
+        embed, hidden = config.embed_dim, config.hidden_dim
+        self.source_embedding = nn.Embedding(config.source_size, embed, padding_idx=PAD)
+        self.target_embedding = nn.Embedding(config.target_size, embed, padding_idx=PAD)
+        self.encoder = (nn.GRU if config.cell == "gru" else nn.LSTM)(
+            embed,
+            hidden // 2,
+            config.encoder_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=config.dropout if config.encoder_layers > 1 else 0.0,
+        )
+        self.attention: BahdanauAttention | LuongAttention | None = None
+        if config.score == "additive":
+            self.attention = BahdanauAttention(hidden, hidden, hidden)
+        elif config.score is not None:
+            self.attention = LuongAttention(hidden, hidden, score=config.score)
+        self.cell = (GRUCell if config.cell == "gru" else LSTMCell)(embed, hidden, hidden)
+        self.initial = nn.Linear(hidden, self.cell.parts * hidden)
+        self.readout = nn.Linear(hidden + hidden + embed, hidden)
+        self.output = nn.Linear(hidden, config.target_size)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> Memory:
+        """Read the sources, ``lengths`` tokens each; what lies behind is padding."""
+        embedded = self.dropout(self.source_embedding(source))
+        packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        output, final = self.encoder(packed)
+        states, _ = pad_packed_sequence(output, batch_first=True, total_length=source.shape[1])
+        states = self.dropout(states)
+        hidden = final if isinstance(final, torch.Tensor) else final[0]
+        last = torch.cat((hidden[-2], hidden[-1]), -1)[:, None]
+        keys = None if self.attention is None else self.attention.project(states)
+        return Memory(states, keys, padding(lengths=lengths), last)
+
+    def start(self, memory: Memory) -> State:
+        """The decoder's state before the first step, one hypothesis for each source: (B, 1, H)."""
+        return torch.tanh(self.initial(memory.last)).chunk(self.cell.parts, -1)
+
+    def forward(
+        self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"], target: Int[Tensor, "B Tq"]
+    ) -> Float[Tensor, "B Tq V"]:
+        """Logits of each next symbol, given the true ones before it: ``target`` begins with BOS (teacher forcing)."""
+        memory = self.encode(source, lengths)
+        embedded = self.dropout(self.target_embedding(target))
+        state, hiddens, contexts = self.start(memory), [], []
+        # split, not indexing: the backward of a selected step would fill a tensor of all steps with zeros, every step
+        for gates in self.cell.from_input(embedded).split(1, 1):
+            if self.config.input_feeding:
+                context, _ = self._attend(state[0], memory)
+                contexts.append(context)
+                gates = gates + self.cell.from_context(context)
+            state = self.cell(gates, state)
+            hiddens.append(state[0])
+        hidden = torch.cat(hiddens, 1)
+        context = torch.cat(contexts, 1) if contexts else self._attend(hidden, memory)[0]
+        return self._read(hidden, context, embedded)
+
+    def step(
+        self, tokens: Int[Tensor, "B K"], state: State, memory: Memory, observe: Observe | None = None
+    ) -> tuple[Float[Tensor, "B K V"], State, Observation | None]:
+        """One step for K hypotheses of each source: logits of the next symbols, the state after, what was observed."""
+        embedded = self.target_embedding(tokens)
+        gates = self.cell.from_input(embedded)
+        if self.config.input_feeding:
+            context, seen = self._attend(state[0], memory, observe)
+            state = self.cell(gates + self.cell.from_context(context), state)
+        else:
+            state = self.cell(gates, state)
+            context, seen = self._attend(state[0], memory, observe)
+        return self._read(state[0], context, embedded), state, seen
+
+    def _attend(
+        self, query: Float[Tensor, "B K H"], memory: Memory, observe: Observe | None = None
+    ) -> tuple[Float[Tensor, "B K H"], Observation | None]:
+        if self.attention is None or memory.keys is None:
+            return memory.last.expand(-1, query.shape[1], -1), None
+        answer = self.attention(query, memory.keys, memory.states, mask=memory.mask, observe=observe)
+        return (answer, None) if isinstance(answer, torch.Tensor) else answer
+
+    def _read(
+        self, hidden: Float[Tensor, "B T H"], context: Float[Tensor, "B T H"], embedded: Float[Tensor, "B T E"]
+    ) -> Float[Tensor, "B T V"]:
+        readout = torch.tanh(self.readout(torch.cat((self.dropout(hidden), context, embedded), -1)))
+        logits: Tensor = self.output(self.dropout(readout))
+        return logits

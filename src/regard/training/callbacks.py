@@ -1,0 +1,226 @@
+"""What goes on beside training: choosing the best model, keeping a state to resume from, stopping, showing progress."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regard.training.files import write
+from regard.training.metrics import Scores
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+__all__ = ["Bar", "Best", "Pace", "Resume", "Stop"]
+
+
+class Pace(Callback):
+    """Tells which share of training has passed: of the minutes, or of the updates. Time counts on over a resume."""
+
+    def __init__(self, minutes: float | None, updates: int) -> None:
+        self._seconds = None if minutes is None else 60 * minutes
+        self._updates = updates
+        self._done = 0
+        self._before = 0.0
+        self._started: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        return self._before + (0.0 if self._started is None else time.monotonic() - self._started)
+
+    def progress(self) -> float:
+        """From 0 to 1."""
+        return min(1.0, self._done / self._updates if self._seconds is None else self.seconds / self._seconds)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._started = time.monotonic()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
+        self._done = trainer.global_step
+        if self._seconds is not None and self.seconds >= self._seconds:
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "done": self._done}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._before, self._done = state_dict["seconds"], state_dict["done"]
+
+
+class Stop(Callback):
+    """Ends training after the update under way once a signal has asked for it."""
+
+    signal: int | None = None
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
+        trainer.should_stop |= self.signal is not None
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Within, the first SIGINT or SIGTERM asks training to end, the second interrupts at once."""
+
+        def handle(number: int, _: FrameType | None) -> None:
+            if self.signal is not None:
+                raise KeyboardInterrupt
+            self.signal = number
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class Best(Callback):
+    """Scores the averaged weights on the dev set now and then, keeps the best, and stops when nothing gets better.
+
+    The better of two models has fewer wrong outputs; with equally many, fewer edits.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[], Scores],
+        keep: Callable[[], None],
+        pace: Pace,
+        stop: Stop,
+        log: Path,
+        *,
+        evaluations: int,
+        patience: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.scores: Scores | None = None
+        self._evaluate, self._keep, self._pace, self._stop = evaluate, keep, pace, stop
+        self._log, self._say = log, say
+        self._interval, self._patience = 1 / evaluations, patience
+        self._due, self._worse = self._interval, 0
+        self._loss, self._tokens, self._since = 0.0, 0, 0.0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._loss += 0.02 * (float(outputs["loss"]) - self._loss) if self._loss else float(outputs["loss"])
+        self._tokens += int((batch.target[:, 1:] != 0).sum())
+        if self._pace.progress() >= self._due and not trainer.should_stop:
+            self.measure(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._tokens and (self.scores is None or self._stop.signal is None):
+            self.measure(trainer)
+
+    def measure(self, trainer: Trainer) -> None:
+        """Score the model as it is, and keep it if it is the best so far."""
+        speed = self._tokens / max(1e-9, self._pace.seconds - self._since)
+        scores = self._evaluate()
+        better = self.scores is None or _rank(scores) > _rank(self.scores)
+        if better:
+            self.scores, self._worse = scores, 0
+            self._keep()
+        else:
+            self._worse += 1
+            trainer.should_stop |= self._worse >= self._patience
+        row = {
+            "epoch": trainer.current_epoch,
+            "update": trainer.global_step,
+            "minutes": round(self._pace.seconds / 60, 3),
+            "loss": round(self._loss, 4),
+            "tokens_per_second": round(speed),
+            **{f"dev_{name}": value for name, value in scores.as_dict().items()},
+        }
+        self._write(row)
+        self._say(
+            f"{100 * self._pace.progress():3.0f} %  epoch {trainer.current_epoch + 1}  loss {self._loss:.3f}  "
+            f"dev {scores.text()}{'  best' if better else ''}"
+        )
+        self._due = self._pace.progress() + self._interval
+        self._tokens, self._since = 0, self._pace.seconds
+
+    def status(self, epoch: int) -> str:
+        """One short line for a progress bar."""
+        best = "" if self.scores is None else f"  best dev WER {self.scores.wer_percent:.1f} %"
+        return f"epoch {epoch + 1}  loss {self._loss:.3f}{best}"
+
+    def _write(self, row: dict[str, Any]) -> None:
+        new = not self._log.exists()
+        with self._log.open("a", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, row)
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+
+    def state_dict(self) -> dict[str, Any]:
+        scores = None if self.scores is None else asdict(self.scores)
+        return {"scores": scores, "due": self._due, "worse": self._worse, "loss": self._loss}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        scores = state_dict["scores"]
+        self.scores = None if scores is None else Scores(**scores)
+        self._due, self._worse, self._loss = state_dict["due"], state_dict["worse"], state_dict["loss"]
+
+
+def _rank(scores: Scores) -> tuple[int, int]:
+    return scores.correct, -scores.edits
+
+
+class Resume(Callback):
+    """Writes, after every whole epoch, all that training needs to go on as if it had never stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._generator: Tensor | None = None
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._generator is not None:
+            torch.set_rng_state(self._generator)
+            self._generator = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            write(self._path, trainer.save_checkpoint)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": torch.get_rng_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._generator = state_dict["generator"]
+
+
+class Bar(Callback):
+    """A progress bar of the whole training, with the loss and the best score so far."""
+
+    def __init__(self, console: Console, pace: Pace, best: Best) -> None:
+        self._pace, self._best = pace, best
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:3.0f} %"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("training", total=1.0)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._bar.start()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
+        self._bar.update(
+            self._task, completed=self._pace.progress(), description=self._best.status(trainer.current_epoch)
+        )
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._bar.stop()
