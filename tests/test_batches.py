@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -34,6 +36,19 @@ def test_an_epoch_gives_every_example_once_within_the_budget(pairs, tokens: int,
         padded = len(batch) * (max(pairs[i][0] for i in batch) + max(pairs[i][1] for i in batch))
         assert batch
         assert padded <= tokens or len(batch) == 1
+
+
+@given(lengths, st.integers(1, 80))
+def test_a_batch_takes_as_many_as_fit(pairs, tokens: int) -> None:
+    def key(i: int) -> tuple[int, int, int]:
+        return (max(pairs[i]), pairs[i][1], pairs[i][0])
+
+    batches = [sorted(batch, key=key) for batch in sampler_of(pairs, tokens)]
+    # As they were cut: of several batches of one size of example, the one that is not full came last.
+    batches.sort(key=lambda batch: (key(batch[0]), key(batch[-1]), -len(batch)))
+    for batch, following in itertools.pairwise(batches):
+        more = [*batch, following[0]]
+        assert len(more) * (max(pairs[i][0] for i in more) + max(pairs[i][1] for i in more)) > tokens
 
 
 @given(lengths, st.integers(1, 80), seeds, st.integers(0, 5))
