@@ -5,6 +5,8 @@ They hold parameters alone, never the state of a call. Batch comes first everywh
 head in the single-head layers.
 """
 
+from __future__ import annotations
+
 from regard.nn._decoder import BahdanauAttention, LuongAttention
 from regard.nn._multi_head import MultiHeadAttention
 from regard.nn._single_head import CrossAttention, SelfAttention

@@ -4,6 +4,8 @@ An encoding is fixed by hand (`Sinusoidal`) or learned (`Learned`), and is eithe
 concatenated to them: aⁱ + eⁱ, or [aⁱ; eⁱ].
 """
 
+from __future__ import annotations
+
 from regard.positions._learned import Learned
 from regard.positions._sinusoidal import Sinusoidal, sinusoidal
 
