@@ -56,9 +56,9 @@ def alignment(
     """Draw weights `(Tout, Tin)` as a heat map, outputs from top to bottom, inputs from left to right.
 
     The figure grows with the number of units, and labels never overlap: past some hundred units, or in an `ax` of your
-    own, they shrink, then only every second, third, … is written. A space shows as ␣, `<eos>` as ⏎, a character that no
-    installed font has as its code point, a NaN in red. The scale ends at 1, or at the largest weight where that is
-    under one half. The picture is that of Bahdanau, Cho & Bengio 2014, figure 3.
+    own (by its size at the call), they shrink, then only every second, third, … is written. A space shows as ␣,
+    `<eos>` as ⏎, a character that no installed font has as its code point, a NaN in red. The scale ends at 1, or at
+    the largest weight where that is under one half. The picture is that of Bahdanau, Cho & Bengio 2014, figure 3.
 
     Raises `ArgumentError` where the labels do not fit the weights, or the weights are no probabilities.
 
