@@ -92,7 +92,7 @@ class Sinusoidal(nn.Module):
         steps = places(x, keep, offset)
         if isinstance(offset, Tensor):
             return join(x, _waves(steps, self.dim, self.base), self.mode)
-        # All places lie in T rows of the table; with padding, looking up is ten times cheaper than sines for every token.
+        # All places lie in T rows of the table: with padding, a look-up costs a tenth of sines for all tokens.
         table = _waves(torch.arange(offset, offset + x.shape[-2], device=x.device), self.dim, self.base)
         return join(x, nn.functional.embedding(steps - offset, table), self.mode)
 
