@@ -343,6 +343,11 @@ def test_split_off_says_what_it_did_and_follows_the_seed() -> None:
     assert split_off(pairs, seed=1)[1].examples != dev.examples
 
 
+def test_split_off_leaves_a_source_to_train_on() -> None:
+    train, dev = split_off(of([Example(("a",), ("A",)), Example(("b",), ("B",))]), fraction=0.99)
+    assert (len(train), len(dev)) == (1, 1)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_source_cannot_be_split(count: int) -> None:
     with pytest.raises(DataError, match=r"^data.tsv: expected at least two different sources.*found 1; .*--dev$"):
