@@ -53,12 +53,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when first named: the command line answers --help without waiting for torch
+    # Imported when first named, and kept: the command line answers --help without waiting for torch.
     if name in ("errors", "nn", "positions"):
         return importlib.import_module(f"regard.{name}")
-    if name in __all__:
-        return getattr(importlib.import_module("regard.functional"), name)
-    raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    globals()[name] = found = getattr(importlib.import_module("regard.functional"), name)
+    return found
 
 
 def __dir__() -> list[str]:

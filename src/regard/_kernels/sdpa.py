@@ -31,7 +31,9 @@ def attend(
         query, key, value = _one_size(query, key, value)
     if rank != 4:
         query, key, value, mask, lead = _four_axes(query, key, value, mask)
-    grouped = query.shape[1] != key.shape[1]
+    grouped = False
+    if query.shape[1] != key.shape[1]:  # asked in this way it is a plain bool, also where sizes are symbols
+        grouped = True
     output = scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout_p, is_causal=causal, scale=scale, enable_gqa=grouped
     )

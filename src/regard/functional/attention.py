@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from regard._kernels import reference, sdpa
 from regard.errors import ArgumentError, UnsupportedError
-from regard.functional.checks import autocast_dtype, check_arguments, check_mask
+from regard.functional.checks import autocast_dtype, check_arguments
 from regard.functional.masks import Mask
 from regard.functional.observe import Observation, Observe, summarise
 from regard.functional.scores import Additive, ScaledDot, Score
@@ -93,13 +93,10 @@ def attention(
     tensor([[0.3302, 0.6698],
             [0.5000, 0.5000]])
     """
-    shape = check_arguments(query, key, value, score, bias, dropout_p)
-    mask = check_mask(mask, shape, query.device)
-    if observe is not None:
-        observe.check(shape)
+    shape, mask = check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
     kernel = _choose(impl, score)
     call = _Call(shape, score, mask, dropout_p, observe, kernel)
-    lower = autocast_dtype(query.device)
+    lower = autocast_dtype(query)
     if lower is None:
         return _attend(call, query, key, value, bias)
     query, key, value = query.to(lower), key.to(lower), value.to(lower)
@@ -122,7 +119,6 @@ class _Call(NamedTuple):
 def _attend(
     call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
 ) -> Tensor | tuple[Tensor, Observation]:
-    query, scale, weight = call.score.terms(query)
     causal = False
     if call.mask is None and bias is None:
         given = Shielded(query, key, value, None, None)
@@ -130,6 +126,8 @@ def _attend(
         mask = call.mask or Mask()
         causal = call.kernel == "sdpa" and bias is None and mask.is_causal_from_start(*call.shape[-2:])
         given = shield(query, key, value, bias, mask, call.shape, causal=causal)
+    query, scale, weight = call.score.terms(given.query)
+    given = given._replace(query=query)
     attended: reference.Attended | None = None
     if call.kernel == "sdpa":
         output = sdpa.attend(*given[:5], scale=scale, causal=causal, dropout_p=call.dropout_p)
@@ -179,10 +177,7 @@ def explain_impl(
     auto takes reference: the plain formula, which builds the matrix of scores
     not sdpa: it computes dot products, and Additive is none
     """
-    shape = check_arguments(query, key, value, score, bias, dropout_p)
-    check_mask(mask, shape, query.device)
-    if observe is not None:
-        observe.check(shape)
+    check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
     taken = _choose(impl, score)
     if taken == "sdpa":
         return f"{impl} takes sdpa: torch's fused kernel\nnot reference: it builds the matrix of scores"

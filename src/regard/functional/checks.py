@@ -7,20 +7,31 @@ from torch import Tensor
 
 from regard.errors import ArgumentError
 from regard.functional.masks import Mask, dense
+from regard.functional.observe import Observe
 from regard.functional.scores import Score
 
-__all__ = ["autocast_dtype", "check_arguments", "check_mask"]
+__all__ = ["autocast_dtype", "check_arguments"]
 
 
-def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """The dtype that autocast asks for on this device, None outside autocast."""
-    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+def autocast_dtype(query: Tensor) -> torch.dtype | None:
+    """The dtype to which autocast casts the inputs; None outside autocast, and for float64, which it leaves alone."""
+    kind = query.device.type
+    if query.dtype == torch.float64 or kind == "meta" or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
 
 
 def check_arguments(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, bias: Tensor | None, dropout_p: float
-) -> tuple[int, ...]:
-    """The shape (..., Hq, Tq, Tk) of the scores, or an ArgumentError."""
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: Score,
+    mask: Mask | Tensor | None,
+    bias: Tensor | None,
+    dropout_p: float,
+    observe: Observe | None,
+) -> tuple[tuple[int, ...], Mask | None]:
+    """The shape (..., Hq, Tq, Tk) of the scores and the mask as an object, or an ArgumentError."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise ArgumentError(f"{name} must be a tensor, got {type(tensor).__name__}")
@@ -32,19 +43,21 @@ def check_arguments(
     if 0 in (q[-1], k[-1]):
         raise ArgumentError(f"query and key need at least one feature, got query {tuple(q)} and key {tuple(k)}")
     score.check(q, k)
+    shape = (*q[:-1], k[-2])
     if bias is not None:
-        _check_bias(bias, (*q[:-1], k[-2]))
+        _check_bias(bias, shape)
     others = (key, value, *score.tensors()) if bias is None else (key, value, *score.tensors(), bias)
     _check_kinds(query, others)
     if not 0.0 <= dropout_p <= 1.0:
         raise ArgumentError(f"dropout_p must be a probability within 0..1, got {dropout_p}")
-    return (*q[:-1], k[-2])
+    if observe is not None:
+        if not isinstance(observe, Observe):
+            raise ArgumentError(f"observe must be an Observe such as Observe(entropy=True), got {observe!r}")
+        observe.check(shape)
+    return shape, None if mask is None else _check_mask(mask, shape, query.device)
 
 
-def check_mask(mask: Mask | Tensor | None, shape: tuple[int, ...], device: torch.device) -> Mask | None:
-    """The mask as an object that fits scores of this shape, or an ArgumentError."""
-    if mask is None:
-        return None
+def _check_mask(mask: Mask | Tensor, shape: tuple[int, ...], device: torch.device) -> Mask:
     if isinstance(mask, Tensor):
         table = dense(mask)
         if mask.ndim != len(shape):
@@ -84,7 +97,7 @@ def _check_kinds(query: Tensor, others: tuple[Tensor, ...]) -> None:
     for other in others:
         if other.device != device:
             raise ArgumentError(f"all tensors must be on one device, got {device} (query) and {other.device}")
-        if other.dtype != dtype and (not other.is_floating_point() or autocast_dtype(device) is None):
+        if other.dtype != dtype and (not other.is_floating_point() or autocast_dtype(query) is None):
             raise ArgumentError(
                 f"query, key, value, bias and the score's weight must have one dtype, got {dtype} (query) and "
                 f"{other.dtype}: cast with .to({dtype}), or use torch.autocast"

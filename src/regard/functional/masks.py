@@ -74,11 +74,6 @@ class Mask:
 
     __rand__ = __and__
 
-    @property
-    def sees_by_key(self) -> bool:
-        """Whether each key is either seen by all queries of its example or by none."""
-        return not self.bands and not self.tables
-
     def allowed(self, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
         """The mask as a bool tensor of the scores' ``shape`` (..., Tq, Tk), a view where that saves memory.
 
@@ -154,7 +149,10 @@ class Mask:
         if len(self.bands) != 1 or self.keeps or self.lengths or self.tables:
             return False
         before, after, offset = self.bands[0]
-        return before is None and after == 1 and (queries == keys if offset is None else offset == 0)
+        if before is not None or after != 1:
+            return False
+        # A plain bool, also where sizes are symbols.
+        return True if (queries == keys if offset is None else offset == 0) else False  # noqa: SIM210
 
     def draw(self, queries: int | None = None, keys: int | None = None) -> str:
         """The mask as text, a line a query: ■ may attend, · may not. One drawing for each example that differs.

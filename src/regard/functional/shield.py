@@ -63,23 +63,37 @@ def shield(
     if allowed is not None and empty is not None:
         opened = allowed | empty
         bias = None if bias is None else bias.masked_fill(~allowed, 0.0)
-    if look and _tame(query, key, value):
-        return Shielded(query, key, value, bias, opened, empty)
-    bad = _not_finite(query)
-    spoiled = bad.unsqueeze(-1) if empty is None else bad.unsqueeze(-1) & ~empty
-    query = _keep_rows(query, ~bad)
-    if mask.sees_by_key and bias is None:
-        kept = mask.kept_keys(shape, query.device)
-        if kept is not None:  # what is left may stay as it is: every query of the example attends to it
-            key, value = _keep_rows(key, kept), _keep_rows(value, kept)
-        return Shielded(query, key, value, bias, opened, empty, spoiled)
-    bad = _not_finite(key) | _not_finite(value)
-    key, value = _keep_rows(key, ~bad), _keep_rows(value, ~bad)
-    if bad.ndim > 1 and bad.shape[-2] != query.shape[-3]:
-        bad = bad.repeat_interleave(query.shape[-3] // bad.shape[-2], -2)
-    table = allowed if bias is not None else None
-    reached = mask.reaches(bad, shape) if table is None else (table & bad.unsqueeze(-2)).any(-1)
-    return Shielded(query, key, value, bias, opened, empty, spoiled | reached.unsqueeze(-1))
+    given = Shielded(query, key, value, bias, opened, empty)
+    return given if look and _tame(query, key, value) else _keep_out(given, allowed, mask, shape)
+
+
+def _keep_out(given: Shielded, allowed: Tensor | None, mask: Mask, shape: Sequence[int]) -> Shielded:
+    """Zero what nobody may feel: rows that are not finite, keys that no query sees, queries that see no key."""
+    query, key, value, bias, _, empty, _ = given
+    group = 1 if query.ndim == 2 else query.shape[-3] // max(key.shape[-3], 1)
+    bad, bad_keys = _not_finite(query), _not_finite(key) | _not_finite(value)
+    marked = bad_keys if group == 1 else bad_keys.repeat_interleave(group, -2)
+    if allowed is not None and bias is not None:
+        reached = (allowed & marked.unsqueeze(-2)).any(-1)
+    else:
+        reached = mask.reaches(marked, shape)
+    spoiled, used = (bad | reached).unsqueeze(-1), ~bad
+    if empty is not None:
+        spoiled, used = spoiled & ~empty, used & ~empty.squeeze(-1)
+    usable = _seen_keys(allowed, shape, group, query.device) & ~bad_keys
+    return given._replace(
+        query=_keep_rows(query, used), key=_keep_rows(key, usable), value=_keep_rows(value, usable), spoiled=spoiled
+    )
+
+
+def _seen_keys(allowed: Tensor | None, shape: Sequence[int], group: int, device: torch.device) -> Tensor:
+    """Which keys any query may attend to, (..., Hkv, Tk) bool, broadcasts; without a table the mask is j <= i."""
+    if allowed is None:
+        return torch.arange(shape[-1], device=device) < shape[-2]
+    seen = allowed.any(-2)
+    if group > 1 and seen.ndim > 1 and seen.shape[-2] > 1:
+        seen = seen.view(*seen.shape[:-2], seen.shape[-2] // group, group, seen.shape[-1]).any(-2)
+    return seen
 
 
 def _allowed(mask: Mask, bias: Tensor | None, shape: Sequence[int], device: torch.device) -> Tensor:

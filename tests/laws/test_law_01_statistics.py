@@ -1,0 +1,83 @@
+"""Law 1: asking for statistics never changes the output, bit for bit. And: the statistics are what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drawn import SHAPES, Call, calls, fixed_like, gradients, make_call
+from regard import Observe
+
+EVERYTHING: dict[str, Any] = {
+    "weights": True,
+    "rows": [0, -1],
+    "entropy": True,
+    "logsumexp": True,
+    "received": True,
+    "top": 3,
+    "position": True,
+    "max": True,
+}
+
+
+@given(calls(), st.sampled_from([0.0, 0.4]), st.sampled_from([*EVERYTHING, "all"]))
+def test_output_and_gradients_are_the_same_bits(call: Call, dropout_p: float, name: str) -> None:
+    what = Observe(**EVERYTHING) if name == "all" else Observe(**{name: EVERYTHING[name]})
+    torch.manual_seed(1)
+    plain, plain_gradients = gradients(call, dropout_p=dropout_p)
+    torch.manual_seed(1)
+    seen, seen_gradients = gradients(call, dropout_p=dropout_p, observe=what)
+    assert torch.equal(plain, seen)
+    assert all(torch.equal(a, b) for a, b in zip(plain_gradients, seen_gradients, strict=True))
+
+
+@given(calls())
+def test_statistics_agree_with_the_matrix(call: Call) -> None:
+    call = call.to(torch.float64)
+    received = fixed_like(call.query[..., 0])
+    _, seen = call.run(observe=Observe(**EVERYTHING))
+    _, weighted = call.run(observe=Observe(received=received))
+    weights, keys = seen.weights, call.shape[-1]
+    close = torch.testing.assert_close
+    assert weights.shape == call.shape
+    close(seen.rows, weights[..., [0, -1], :])
+    close(seen.entropy, -torch.where(weights > 0, weights * weights.log(), 0.0).sum(-1))
+    close(seen.received, weights.sum(-2))
+    close(weighted.received, (received[..., None] * weights).sum(-2))
+    close(seen.position, (weights * torch.arange(keys)).sum(-1))
+    close(seen.max, weights.max(-1).values)
+    close(seen.top.weights, weights.sort(descending=True).values[..., :3])
+    nothing = seen.top.keys < 0
+    assert not seen.top.weights[nothing].any()
+    close(weights.gather(-1, seen.top.keys.clamp(min=0))[~nothing], seen.top.weights[~nothing])
+    assert torch.equal((~nothing).sum(-1), call.allowed.sum(-1).clamp(max=3))
+    empty = ~call.allowed.any(-1)
+    assert torch.equal(seen.logsumexp == -torch.inf, empty)
+
+
+def test_logsumexp_is_of_the_masked_biased_scores() -> None:
+    call = make_call(mask="left", bias="full")
+    _, seen = call.run(observe=Observe(logsumexp=True))
+    scores = call.query @ call.key.mT / call.query.shape[-1] ** 0.5 + call.bias
+    expected = scores.masked_fill(~call.allowed, -torch.inf).logsumexp(-1)
+    torch.testing.assert_close(seen.logsumexp, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_statistics_are_float32_or_wider_and_without_gradient(dtype: torch.dtype) -> None:
+    call = make_call(SHAPES[0]).to(dtype).leaves()
+    output, seen = call.run(observe=Observe(**EVERYTHING))
+    assert output.dtype == dtype
+    assert output.requires_grad
+    for statistic in (seen.weights, seen.rows, seen.entropy, seen.logsumexp, seen.received, seen.max, seen.top.weights):
+        assert statistic.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        assert not statistic.requires_grad
+
+
+def test_what_is_not_asked_for_is_none() -> None:
+    _, seen = make_call().run(observe=Observe(entropy=True))
+    assert {name for name, value in vars(seen).items() if value is not None} == {"entropy"}
