@@ -15,7 +15,7 @@ __all__ = ["GRUCell", "LSTMCell"]
 
 
 class _Cell(nn.Module):
-    """The three products that enter the gates: of the input, of the context and of the state before.
+    """The three products that enter the gates: of the input, of the context (if one does) and of the state before.
 
     The weights start as in `torch.nn.GRU`, uniform within ±1/√hidden_dim, and the recurrent ones orthogonal gate by
     gate.
@@ -24,10 +24,11 @@ class _Cell(nn.Module):
     gates: int
     parts: int  # tensors in a state
 
-    def __init__(self, input_dim: int, context_dim: int, hidden_dim: int) -> None:
+    def __init__(self, input_dim: int, context_dim: int | None, hidden_dim: int) -> None:
         super().__init__()
         self.from_input = nn.Linear(input_dim, self.gates * hidden_dim)
-        self.from_context = nn.Linear(context_dim, self.gates * hidden_dim, bias=False)
+        if context_dim is not None:
+            self.from_context = nn.Linear(context_dim, self.gates * hidden_dim, bias=False)
         self.from_hidden = nn.Linear(hidden_dim, self.gates * hidden_dim)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(hidden_dim**-0.5), hidden_dim**-0.5)
@@ -40,7 +41,7 @@ class GRUCell(_Cell):
 
     r = σ(x_r + U_r h),  z = σ(x_z + U_z h),  n = tanh(x_n + r ⊙ (U_n h)),  h′ = (1 − z) ⊙ n + z ⊙ h,
 
-    where x = [x_r; x_z; x_n] is ``from_input(y) + from_context(c)``.
+    where x = [x_r; x_z; x_n] is ``from_input(y) + from_context(c)``, without the latter when ``context_dim`` is None.
 
     Source: Cho et al. 2014, arXiv 1406.1078, in the form of `torch.nn.GRU` (the reset gate after the product).
 
@@ -81,7 +82,7 @@ class LSTMCell(_Cell):
     gates = 4
     parts = 2
 
-    def __init__(self, input_dim: int, context_dim: int, hidden_dim: int) -> None:
+    def __init__(self, input_dim: int, context_dim: int | None, hidden_dim: int) -> None:
         super().__init__(input_dim, context_dim, hidden_dim)
         nn.init.ones_(self.from_hidden.bias[hidden_dim : 2 * hidden_dim])
 

@@ -48,8 +48,17 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         if self.hidden_dim < 2 or self.hidden_dim % 2:
             raise ArgumentError(f"hidden_dim: expected an even number, half for each direction, got {self.hidden_dim}")
+        for name in ("embed_dim", "encoder_layers"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ArgumentError(f"dropout: expected a number from 0 to below 1, got {self.dropout}")
         if self.cell not in ("gru", "lstm"):
             raise ArgumentError(f"cell: expected 'gru' or 'lstm', got {self.cell!r}")
+        if self.score not in ("additive", "dot", "scaled_dot", "general", None):
+            raise ArgumentError(
+                f"score: expected 'additive', 'dot', 'scaled_dot', 'general' or None, got {self.score!r}"
+            )
 
 
 class Memory(NamedTuple):
@@ -98,7 +107,8 @@ class RecurrentSeq2Seq(nn.Module):
             self.attention = BahdanauAttention(hidden, hidden, hidden)
         elif config.score is not None:
             self.attention = LuongAttention(hidden, hidden, score=config.score)
-        self.cell = (GRUCell if config.cell == "gru" else LSTMCell)(embed, hidden, hidden)
+        cell = GRUCell if config.cell == "gru" else LSTMCell
+        self.cell = cell(embed, hidden if config.input_feeding else None, hidden)
         self.initial = nn.Linear(hidden, self.cell.parts * hidden)
         self.readout = nn.Linear(hidden + hidden + embed, hidden)
         self.output = nn.Linear(hidden, config.target_size)
@@ -106,6 +116,11 @@ class RecurrentSeq2Seq(nn.Module):
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> Memory:
         """Read the sources, ``lengths`` tokens each; what lies behind is padding."""
+        if lengths.shape != source.shape[:1] or not ((lengths >= 1) & (lengths <= source.shape[1])).all():
+            raise ArgumentError(
+                f"expected {source.shape[0]} lengths from 1 to {source.shape[1]}, as source is {tuple(source.shape)}; "
+                f"got lengths {lengths.tolist()}"
+            )
         embedded = self.dropout(self.source_embedding(source))
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         output, final = self.encoder(packed)

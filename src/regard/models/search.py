@@ -83,10 +83,12 @@ def beam_search(
     place in the beam, so the search of a source is over when all its places are filled; with a beam of one this is
     greedy search. Equal scores go to the lower symbol. Sources have no influence on each other.
 
-    ``max_lengths`` counts EOS too. Errors: `ArgumentError` unless 1 <= n_best <= beam.
+    ``max_lengths`` counts EOS too. Errors: `ArgumentError` unless 1 <= n_best <= beam and 1 <= max_lengths.
     """
     if not 1 <= n_best <= beam:
         raise ArgumentError(f"n_best: expected 1 to beam ({beam}), got {n_best}; widen the beam or ask for fewer")
+    if len(max_lengths) != len(source) or not (max_lengths >= 1).all():
+        raise ArgumentError(f"max_lengths: expected {len(source)} of at least 1, got {max_lengths.tolist()}")
     memory = model.encode(source, lengths)
     state = model.start(memory)
     batch, limits = len(source), max_lengths.tolist()
@@ -94,11 +96,11 @@ def beam_search(
     ends: list[list[_End]] = [[] for _ in range(batch)]
     tokens = torch.full((batch, 1), BOS, device=source.device)
     totals = torch.zeros(batch, 1, device=source.device)
+    rows = torch.arange(batch, device=source.device)[:, None]
     for step in range(max(limits, default=0)):
         logits, state, seen = model.step(tokens, state, memory, Observe(weights=True) if weights else None)
         totals, parents, tokens = _extend(totals, logits, beam)
-        columns = parents[..., None]
-        state = tuple(part.gather(1, columns.expand(-1, -1, part.shape[-1])) for part in state)
+        state = tuple(part[rows, parents] for part in state)
         alive = _close(step, totals, tokens, limits, ends, beam)
         kept = None if seen is None or seen.weights is None else seen.weights[:, 0]
         steps.append(_Step(parents.tolist(), tokens.tolist(), kept))
