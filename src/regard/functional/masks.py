@@ -19,6 +19,7 @@ from regard.errors import ArgumentError
 __all__ = ["Mask", "causal", "dense", "from_torch", "padding", "window"]
 
 _DRAWN = 4  # how many tables of a batch a drawing shows
+_DRAWN_SIZE = 6  # its queries and keys, where nothing says how many
 
 
 class Band(NamedTuple):
@@ -173,14 +174,16 @@ class Mask:
     def _natural_shape(self, queries: int | None, keys: int | None) -> tuple[tuple[int, ...], int, int]:
         """The leading axes, Tq and Tk that a drawing has where the caller leaves them open."""
         lead: tuple[int, ...] = ()
+        found_queries, found_keys = 0, 0
         for table in self.tables:
             lead = lead or tuple(table.shape[:-2])
-            queries, keys = queries or table.shape[-2], keys or table.shape[-1]
+            found_queries, found_keys = max(found_queries, table.shape[-2]), max(found_keys, table.shape[-1])
         for keep in self.keeps:
-            lead, keys = lead or (keep.shape[0],), keys or keep.shape[1]
+            lead, found_keys = lead or (keep.shape[0],), max(found_keys, keep.shape[1])
         for length in self.lengths:
-            lead, keys = lead or (length.shape[0],), keys or int(length.max())
-        return lead, queries or keys or 6, keys or queries or 6
+            lead, found_keys = lead or (length.shape[0],), max(found_keys, *length.tolist())
+        keys = keys if keys is not None else found_keys or queries or _DRAWN_SIZE
+        return lead, queries if queries is not None else found_queries or keys, keys
 
     def __repr__(self) -> str:
         names = [str(band) for band in self.bands]

@@ -1,0 +1,63 @@
+"""What `import regard` brings in, seen from a fresh process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import regard
+
+EXTRAS = ["lightning", "matplotlib", "numba", "rich", "safetensors", "torchmetrics", "typer", "jaxtyping"]
+
+
+def fresh(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("first", ["regard.attention, regard.causal()", "regard.nn, regard.positions"])
+def test_import_brings_in_no_extra(first: str) -> None:
+    loaded = fresh(f"import sys, regard; {first}; print(*sorted(m for m in {EXTRAS} if m in sys.modules))")
+    assert loaded == ""
+
+
+def test_every_public_name_is_there_and_kept() -> None:
+    assert (
+        fresh("import regard; print(all(getattr(regard, n) is getattr(regard, n) for n in regard.__all__))") == "True"
+    )
+    assert fresh("from regard import *; print(attention.__name__, nn.__name__)") == "attention regard.nn"
+    assert set(dir(regard)) >= set(regard.__all__)
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(regard.__all__) == [
+        "Additive",
+        "Dot",
+        "General",
+        "Mask",
+        "Observation",
+        "Observe",
+        "ScaledDot",
+        "__version__",
+        "attention",
+        "causal",
+        "dense",
+        "errors",
+        "explain_impl",
+        "nn",
+        "padding",
+        "positions",
+        "window",
+    ]
+
+
+def test_an_unknown_name_raises_as_python_does() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'flash'"):
+        regard.flash  # noqa: B018
+
+
+def test_kernels_never_import_each_other() -> None:
+    for kernel, other in (("reference", "sdpa"), ("sdpa", "reference")):
+        code = f"import sys, regard._kernels.{kernel}; print('regard._kernels.{other}' in sys.modules)"
+        assert fresh(code) == "False"
