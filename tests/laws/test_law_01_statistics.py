@@ -29,9 +29,11 @@ def test_output_and_gradients_are_the_same_bits(call: Call, dropout_p: float, na
     what = Observe(**EVERYTHING) if name == "all" else Observe(**{name: EVERYTHING[name]})
     torch.manual_seed(1)
     plain, plain_gradients = gradients(call, dropout_p=dropout_p)
+    random_state = torch.get_rng_state()
     torch.manual_seed(1)
     seen, seen_gradients = gradients(call, dropout_p=dropout_p, observe=what)
     assert torch.equal(plain, seen)
+    assert torch.equal(random_state, torch.get_rng_state())  # nor what is drawn later
     assert all(torch.equal(a, b) for a, b in zip(plain_gradients, seen_gradients, strict=True))
 
 

@@ -109,6 +109,22 @@ def test_a_bias_in_masked_places(call: Call, junk: float, look: bool) -> None:
     assert not of_poisoned[-1][~call.allowed].any()
 
 
+@pytest.mark.parametrize("look", [True, False])
+@pytest.mark.parametrize("mask", ["keep", "lengths", "from_start", "heads", "nothing"])
+@pytest.mark.parametrize(("score", "impl"), [("scaled_dot", "sdpa"), ("dot", "reference"), ("additive", "reference")])
+def test_what_memory_held_before(score: str, impl: str, mask: str, look: bool) -> None:
+    """Finite, but so large that products overflow: keys that no query sees, queries that see no key."""
+    call = make_call((2, 3, 2, 4, 7, 5, 5), score, mask, impl=impl)
+    unseen, empty = ~per_key_head(call, call.allowed.any(-2)), ~call.allowed.any(-1)
+    with looking(look):
+        clean, of_clean = gradients(call, 10 * fixed_like(call.run()))
+        poisoned = poison(replace(call, query=call.query.masked_fill(empty[..., None], 3e38)), unseen, 3e38)
+        output, of_poisoned = gradients(poisoned, 10 * fixed_like(clean))
+    torch.testing.assert_close(output, clean)
+    for a, b in zip(of_poisoned, of_clean, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @given(calls(masks=MASKING))
 def test_looking_first_changes_nothing(call: Call) -> None:
     looked, of_looked = gradients(call)
