@@ -125,6 +125,9 @@ def test_explain_impl_checks_alike() -> None:
         regard.explain_impl(Q, K[..., :3], V)
     assert "auto takes sdpa" in regard.explain_impl(Q, K, V, score=ScaledDot())
     assert "sdpa takes sdpa" in regard.explain_impl(Q, K, V, impl="sdpa", mask=causal())
+    assert "with dropout on the CPU" in regard.explain_impl(Q, K, V, dropout_p=0.1)
+    bias = torch.zeros(1, 3, 5, 7, requires_grad=True)
+    assert "the gradient of a bias" in regard.explain_impl(Q, K, V, bias=bias)
     assert 'not sdpa: impl="reference" was asked for' in regard.explain_impl(Q, K, V, impl="reference")
     assert "not sdpa: it computes dot products" in regard.explain_impl(Q, K, V, score=Additive(torch.zeros(8)))
     seen = []

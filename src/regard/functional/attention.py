@@ -180,9 +180,15 @@ def explain_impl(
     check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
     taken = _choose(impl, score)
     if taken == "sdpa":
-        return f"{impl} takes sdpa: torch's fused kernel\nnot reference: it builds the matrix of scores"
+        matrix = " (with dropout on the CPU torch builds the matrix too)" if dropout_p and query.is_cpu else ""
+        matrix = " (for the gradient of a bias torch builds the matrix too)" if _has_gradient(bias) else matrix
+        return f"{impl} takes sdpa: torch's fused kernel{matrix}\nnot reference: it builds the matrix of scores"
     why = _obstacle(score) or (_TRANSFORMED if _interpreters() else 'impl="reference" was asked for')
     return f"{impl} takes reference: the plain formula, which builds the matrix of scores\nnot sdpa: {why}"
+
+
+def _has_gradient(bias: Tensor | None) -> bool:
+    return bias is not None and bias.requires_grad and torch.is_grad_enabled()
 
 
 def _choose(impl: str, score: Score) -> str:
