@@ -2,63 +2,99 @@
 
 from __future__ import annotations
 
+import math
+import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Exit, Option
+from typer import Argument, Context, Exit, Option
 
-from regard.errors import ArgumentError, RunError
+from regard.cli import Interrupted
+from regard.errors import RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from regard.models import RecurrentConfig
     from regard.training.data import Pairs
     from regard.training.module import Recipe
     from regard.training.run import Run
 
 _INTERRUPTED = 130
+_ABOUT_DATA = {"dev", "test", "source_units", "target_units", "max_length"}  # options that nothing but DATA needs
+_FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
+_data, _run, _model, _training = (
+    partial(Option, rich_help_panel=panel) for panel in ("Data", "Run", "Model", "Training")
+)
 
 
 def train(
+    context: Context,
     data: Annotated[
-        Path | None, Argument(help="SOURCE TAB TARGET, a pair a line, plain or .gz; left out: English pronunciation")
+        Path | None,
+        Argument(
+            metavar="DATA",
+            help="source TAB target, a pair a line, plain or .gz; left out: English pronunciation",
+            rich_help_panel="Data",
+        ),
     ] = None,
     dev: Annotated[
-        Path | None, Option(help="pairs to choose the best model by; left out: some of DATA are set apart")
+        Path | None,
+        _data(metavar="FILE", help="pairs to choose the best model by; left out: some of DATA are set apart"),
     ] = None,
-    test: Annotated[Path | None, Option(help="pairs to score the best model on, once, at the end")] = None,
-    out: Annotated[Path | None, Option(help="the run directory to make; left out: runs/NAME")] = None,
+    test: Annotated[
+        Path | None, _data(metavar="FILE", help="pairs to score the best model on, once, at the end")
+    ] = None,
+    source_units: Annotated[
+        str | None, _data(metavar="UNITS", help="chars, words or a separator; left out: guessed")
+    ] = None,
+    target_units: Annotated[str | None, _data(metavar="UNITS", help="the same for the target")] = None,
+    max_length: Annotated[
+        int, _data(metavar="N", min=1, help="leave out pairs with more units than this on a side")
+    ] = 200,
+    stress: Annotated[bool, _data("--stress", help="English pronunciation with stress marks (AH0, AH1)")] = False,
+    out: Annotated[Path | None, _run(metavar="RUN", help="the run directory to make; left out: runs/NAME")] = None,
     resume: Annotated[
-        Path | None, Option(help="go on with an interrupted run; everything else comes from it", metavar="RUN")
+        Path | None,
+        _run(metavar="RUN", help="go on with an interrupted run; all other options come from it"),
     ] = None,
-    minutes: Annotated[float | None, Option(help="how long to train; left out, as --epochs: 2 minutes")] = None,
-    epochs: Annotated[int | None, Option(help="how often to read the data, in place of --minutes")] = None,
-    source_units: Annotated[str | None, Option(help="chars, words or a separator; left out: guessed")] = None,
-    target_units: Annotated[str | None, Option(help="the same for the target")] = None,
-    max_length: Annotated[int, Option(help="leave out pairs with more units on a side")] = 200,
-    stress: Annotated[bool, Option("--stress", help="English pronunciation with stress marks (AH0, AH1)")] = False,
+    minutes: Annotated[
+        float | None, _run(metavar="X", min=0, help="how long to train; left out, as --epochs: 2")
+    ] = None,
+    epochs: Annotated[
+        int | None, _run(metavar="N", min=1, help="how often to read the data, in place of --minutes")
+    ] = None,
+    seed: Annotated[int, _run(metavar="N", min=0, max=2**32 - 1, help="of everything random")] = 0,
     score: Annotated[
-        Literal["additive", "dot", "scaled_dot", "general", "none"], Option(help="how the decoder attends")
+        Literal["additive", "dot", "scaled_dot", "general", "none"],
+        _model(metavar="NAME", help="additive, dot, scaled_dot, general, or none (no attention)"),
     ] = "additive",
     input_feeding: Annotated[
-        bool, Option(help="let the context enter the recurrence (Bahdanau) or not (Luong)")
+        bool, _model(help="let the context enter the recurrence (Bahdanau) or not (Luong)")
     ] = True,
-    cell: Annotated[Literal["gru", "lstm"], Option(help="the recurrent cell")] = "gru",
-    embed_dim: Annotated[int, Option(help="size of embeddings")] = 128,
-    hidden_dim: Annotated[int, Option(help="size of states")] = 256,
-    layers: Annotated[int, Option(help="layers of the encoder")] = 1,
-    dropout: Annotated[float, Option(help="share of units dropped in training")] = 0.3,
-    lr: Annotated[float, Option(help="highest learning rate")] = 2e-3,
-    warmup: Annotated[int, Option(help="updates until it is reached")] = 200,
-    batch_tokens: Annotated[int, Option(help="units of source and target in a batch, padding included")] = 1200,
-    weight_decay: Annotated[float, Option(help="of AdamW")] = 0.01,
-    label_smoothing: Annotated[float, Option(help="share of probability spread over all units")] = 0.1,
-    patience: Annotated[int, Option(help="stop after so many dev scores, of 20, without a better one")] = 8,
-    seed: Annotated[int, Option(help="of everything random")] = 0,
+    cell: Annotated[Literal["gru", "lstm"], _model(metavar="NAME", help="the recurrence, gru or lstm")] = "gru",
+    embed_dim: Annotated[int, _model(metavar="N", min=1, help="size of the embeddings")] = 128,
+    hidden_dim: Annotated[int, _model(metavar="N", min=2, help="size of the states, an even number")] = 256,
+    layers: Annotated[int, _model(metavar="N", min=1, help="layers of the encoder")] = 1,
+    dropout: Annotated[float, _model(metavar="X", min=0, help="share of units dropped in training")] = 0.3,
+    lr: Annotated[float, _training(metavar="X", min=0, help="highest learning rate")] = 2e-3,
+    warmup: Annotated[int, _training(metavar="N", min=0, help="updates until it is reached")] = 200,
+    batch_tokens: Annotated[
+        int, _training(metavar="N", min=1, help="units in a batch, both sides and padding")
+    ] = 1200,
+    weight_decay: Annotated[float, _training(metavar="X", min=0, help="of AdamW")] = 0.01,
+    label_smoothing: Annotated[
+        float, _training(metavar="X", min=0, help="share of probability spread over all units")
+    ] = 0.1,
+    patience: Annotated[
+        int, _training(metavar="N", min=1, help="stop after so many dev scores, of 20, without a better one")
+    ] = 8,
 ) -> None:
-    """Train a model, keep the best one, and show what it learned.
+    """Train a model.
 
-    The run directory holds all that `predict`, `evaluate` and `look` need. Ctrl-C keeps the best model so far.
+    Keeps the best model, scores it, and shows what it does and looks at. The run directory holds all that `predict`,
+    `evaluate` and `look` need. Ctrl-C ends training and keeps the best model so far.
     """
     from rich.console import Console
 
@@ -66,9 +102,8 @@ def train(
     from regard.training.module import Recipe
 
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    _check(context)
     if resume is not None:
-        if data is not None or out is not None:
-            raise ArgumentError("--resume takes data and folder from the run; leave DATA and --out away")
         _resume(resume, console)
         return
     facts = {"data": _path(data), "dev": _path(dev), "test": _path(test), "stress": stress}
@@ -84,20 +119,45 @@ def train(
     _train_new(config, recipe, facts, units, out, console)
 
 
+def _check(context: Context) -> None:
+    """Refuse options that would have no effect beside others."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+    def spelt(names: set[str]) -> str:
+        return ", ".join(sorted("DATA" if name == "data" else f"--{name.replace('_', '-')}" for name in names))
+
+    if "resume" in given and len(given) > 1:
+        context.fail(f"--resume takes everything from the run; leave away {spelt(given - {'resume'})}")
+    if "data" in given and "stress" in given:
+        context.fail("--stress is for English pronunciation; leave it away, or DATA")
+    if "data" not in given and given & _ABOUT_DATA:
+        context.fail(f"without DATA it is English pronunciation, split and cut; leave away {spelt(given & _ABOUT_DATA)}")
+    minutes = context.params["minutes"]
+    if minutes is not None and not math.isfinite(minutes):
+        context.fail(f"--minutes: expected a number, got {minutes}; Ctrl-C ends training at any time")
+
+
 def _train_new(
-    config: Any, recipe: Recipe, facts: dict[str, Any], units: dict[str, Any], out: Path | None, console: Console
+    config: RecurrentConfig,
+    recipe: Recipe,
+    facts: dict[str, Any],
+    units: dict[str, Any],
+    out: Path | None,
+    console: Console,
 ) -> None:
     from regard.training.trainer import prepare
 
-    directory = out or _free(Path("runs") / (Path(facts["data"]).name.split(".")[0] if facts["data"] else "english"))
+    directory = out or _free(Path("runs") / _stem(facts["data"]))
     if (directory / "config.json").exists():
-        raise RunError(
-            f"{directory}: there is a run already; choose another --out, or go on with it: --resume {directory}"
-        )
+        resumable = (directory / "resume.ckpt").exists()
+        remedy = f"go on with it: regard train --resume {directory}" if resumable else "delete it first"
+        raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
     splits = _load(facts, units, console)
-    run = prepare(splits[0], config, recipe, max_length=units["max_length"], facts=facts)
+    located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
+    run = prepare(splits[0], config, recipe, max_length=units["max_length"], facts=located)
     run.create(directory)
-    _train(run, splits, recipe, directory, console, resume=False)
+    _fit(run, splits, recipe, directory, console, resume=False)
 
 
 def _resume(directory: Path, console: Console) -> None:
@@ -105,12 +165,15 @@ def _resume(directory: Path, console: Console) -> None:
     from regard.training.run import Run
     from regard.training.trainer import fingerprint
 
-    run = Run.load(directory)
+    run = Run.load(directory, trained=False)
     if not (directory / "resume.ckpt").exists():
         raise RunError(
             f"{directory}: nothing to resume: training came to its end, or was stopped in its first epoch; train again"
         )
-    facts = run.training
+    try:
+        facts, recipe = {name: run.training[name] for name in _FACTS}, Recipe(**run.training["recipe"])
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{directory}: config.json does not tell how it was trained (no {error}); train anew") from error
     units = {
         "source_units": run.source_units.name,
         "target_units": run.target_units.name,
@@ -121,10 +184,10 @@ def _resume(directory: Path, console: Console) -> None:
         raise RunError(
             f"{directory}: the training data are not those that training began with; restore them, or train anew"
         )
-    _train(run, splits, Recipe(**facts["recipe"]), directory, console, resume=True)
+    _fit(run, splits, recipe, directory, console, resume=True)
 
 
-def _train(
+def _fit(
     run: Run,
     splits: tuple[Pairs, Pairs, Pairs | None],
     recipe: Recipe,
@@ -133,16 +196,22 @@ def _train(
     *,
     resume: bool,
 ) -> None:
+    from regard.training.data import unseen_notes
     from regard.training.trainer import fit
 
     train, dev, test = splits
-    length = f"{recipe.minutes:g} minutes" if recipe.minutes else f"{recipe.epochs} epochs"
+    for note in (note for pairs in (dev, test) if pairs for note in unseen_notes(pairs, run.source, run.target)):
+        console.print(note)
+    length = f"{recipe.minutes:g} min" if recipe.minutes else f"{recipe.epochs} epoch{'s' * (recipe.epochs != 1)}"
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     console.print(
         f"training for {length}: {len(train):,} pairs, {parameters / 1e6:.2f} M parameters, "
         f"vocabularies {len(run.source)} and {len(run.target)}"
     )
-    outcome = fit(run, train, dev, recipe, directory, console=console, resume=resume)
+    try:
+        outcome = fit(run, train, dev, recipe, directory, console=console, resume=resume)
+    except KeyboardInterrupt:  # a second signal
+        raise Interrupted from None
     console.print(f"best model in {directory}: dev {outcome.dev.text(run.unit_error)}")
     if outcome.signal is not None:
         again = f"; go on with: regard train --resume {directory}" if (directory / "resume.ckpt").exists() else ""
@@ -197,8 +266,6 @@ def _load(facts: dict[str, Any], units: dict[str, Any], console: Console) -> tup
     from regard.training.data import Units, read_pairs, split_off
 
     if facts["data"] is None:
-        if facts["dev"] or facts["test"]:
-            raise ArgumentError("--dev and --test go with DATA; English pronunciation has a split of its own")
         splits: tuple[Pairs, Pairs, Pairs | None] = cmudict.load(stress=facts["stress"])
     else:
         sides = [None if units[side] is None else Units(units[side]) for side in ("source_units", "target_units")]
@@ -222,6 +289,16 @@ def _free(path: Path) -> Path:
     while (candidate := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
         number += 1
     return candidate
+
+
+def _stem(data: str | None) -> str:
+    """What a run on this file is called."""
+    return "english" if data is None else Path(data).name.lstrip("-.").split(".")[0] or "data"
+
+
+def _absolute(path: str | None) -> str | None:
+    """``path`` as it reads from any folder, so that training can be resumed from another; - is standard input."""
+    return path if path is None or path == "-" else os.path.abspath(path)
 
 
 def _path(path: Path | None) -> str | None:

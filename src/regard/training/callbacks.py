@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.training.files import write
+from regard.training.files import write, writing
 from regard.training.metrics import Scores
 
 if TYPE_CHECKING:
@@ -65,24 +65,32 @@ class Stop(Callback):
 
     signal: int | None = None
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # By now Lightning has put a handler before ours that on SIGTERM leaves the process without a word
+        self._listen()
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         trainer.should_stop |= self.signal is not None
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
         """Within, the first SIGINT or SIGTERM asks training to end, the second interrupts at once."""
-
-        def handle(number: int, _: FrameType | None) -> None:
-            if self.signal is not None:
-                raise KeyboardInterrupt
-            self.signal = number
-
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = self._listen()
         try:
             yield
+        except SystemExit:  # what Lightning makes of an interrupt
+            raise KeyboardInterrupt from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _listen(self) -> dict[int, Any]:
+        return {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
 
 
 class Best(Callback):
@@ -106,16 +114,17 @@ class Best(Callback):
         self.scores: Scores | None = None
         self._evaluate, self._keep, self._pace, self._stop = evaluate, keep, pace, stop
         self._log, self._say = log, say
-        self._interval, self._patience = 1 / evaluations, patience
-        self._due, self._worse = self._interval, 0
-        self._loss, self._tokens, self._since = 0.0, 0, 0.0
+        self._evaluations, self._patience = evaluations, patience
+        self._due, self._worse = 1, 0
+        self._epoch, self._loss, self._tokens, self._since = 0, 0.0, 0, 0.0
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self._epoch = trainer.current_epoch + 1
         self._loss += 0.02 * (float(outputs["loss"]) - self._loss) if self._loss else float(outputs["loss"])
         self._tokens += int((batch.target[:, 1:] != 0).sum())
-        if self._pace.progress() >= self._due and not trainer.should_stop:
+        if self._pace.progress() * self._evaluations >= self._due and not trainer.should_stop:
             self.measure(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -134,7 +143,7 @@ class Best(Callback):
             self._worse += 1
             trainer.should_stop |= self._worse >= self._patience
         row = {
-            "epoch": trainer.current_epoch,
+            "epoch": self._epoch,
             "update": trainer.global_step,
             "minutes": round(self._pace.seconds / 60, 3),
             "loss": round(self._loss, 4),
@@ -143,20 +152,20 @@ class Best(Callback):
         }
         self._write(row)
         self._say(
-            f"{100 * self._pace.progress():3.0f} %  epoch {trainer.current_epoch + 1}  loss {self._loss:.3f}  "
+            f"{100 * self._pace.progress():3.0f} %  epoch {self._epoch}  loss {self._loss:.3f}  "
             f"dev {scores.text()}{'  best' if better else ''}"
         )
-        self._due = self._pace.progress() + self._interval
+        self._due = int(self._pace.progress() * self._evaluations) + 1
         self._tokens, self._since = 0, self._pace.seconds
 
-    def status(self, epoch: int) -> str:
+    def status(self) -> str:
         """One short line for a progress bar."""
         best = "" if self.scores is None else f"  best dev WER {self.scores.wer_percent:.1f} %"
-        return f"epoch {epoch + 1}  loss {self._loss:.3f}{best}"
+        return f"epoch {self._epoch}  loss {self._loss:.3f}{best}"
 
     def _write(self, row: dict[str, Any]) -> None:
         new = not self._log.exists()
-        with self._log.open("a", encoding="utf-8", newline="") as stream:
+        with writing(self._log), self._log.open("a", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, row)
             if new:
                 writer.writeheader()
@@ -218,9 +227,10 @@ class Bar(Callback):
         self._bar.start()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        self._bar.update(
-            self._task, completed=self._pace.progress(), description=self._best.status(trainer.current_epoch)
-        )
+        self._bar.update(self._task, completed=self._pace.progress(), description=self._best.status())
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._bar.stop()  # or the terminal would be left without a cursor
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._bar.stop()

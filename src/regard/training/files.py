@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from regard.errors import RunError
 
-__all__ = ["write"]
+__all__ = ["write", "writing"]
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within, a disk that is full or a folder that cannot be written is a ``RunError``."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path} ({error.strerror or error}); free some space or choose another folder with --out"
+        ) from error
 
 
 def write(path: Path, fill: Callable[[Path], object]) -> None:
@@ -17,12 +29,9 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
     Raises ``RunError`` when the disk is full or the folder cannot be written; the file before stays as it was.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fill(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise RunError(
-            f"cannot write {path} ({error.strerror or error}); free some space or choose another folder with --out"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        try:
+            fill(temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -54,6 +54,9 @@ class Recipe:
         for name in ("learning_rate", "batch_tokens", "clip", "evaluations", "patience"):
             if getattr(self, name) <= 0:
                 raise ArgumentError(f"{name}: expected a number above 0, got {getattr(self, name)}")
+        for name in ("warmup", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ArgumentError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
         for name in ("label_smoothing", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(self, name)}")
@@ -109,8 +112,9 @@ class Seq2SeqTraining(LightningModule):
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate(self.global_step, self.progress(), self.recipe)
 
-    def on_train_batch_end(self, *_: object) -> None:
-        """Take the new weights into the average."""
+    def optimizer_step(self, *step: Any) -> None:
+        """Update the weights, and take them into the average before any callback scores it."""
+        super().optimizer_step(*step)
         self.average.update_parameters(self.model)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

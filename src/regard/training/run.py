@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from regard import __version__
@@ -26,7 +26,7 @@ from regard.errors import RegardError, RunError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq, beam_search
 from regard.training.batches import pad
 from regard.training.data import Example, Units
-from regard.training.files import write
+from regard.training.files import write, writing
 from regard.training.metrics import Scores, score
 from regard.training.vocabulary import Vocabulary
 
@@ -94,8 +94,11 @@ class Run:
     training: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, directory: str | Path) -> Run:
-        """Open a run directory, ready to predict; `RunError` when it is missing, damaged, or of a newer version."""
+    def load(cls, directory: str | Path, *, trained: bool = True) -> Run:
+        """Open a run directory, ready to predict; `RunError` when it is missing, damaged, or of a newer version.
+
+        With ``trained=False`` the model is a new one: training can be resumed before there are weights to keep.
+        """
         directory = Path(directory)
         config = _read_config(directory)
         try:
@@ -109,18 +112,21 @@ class Run:
                 target,
                 Units(config["source_units"]),
                 Units(config["target_units"]),
-                config["max_length"],
-                config["growth"],
-                config["training"],
+                int(config["max_length"]),
+                float(config["growth"]),
+                dict(config["training"]),
             )
+            if run.max_length < 1 or run.growth <= 0:
+                raise RunError("max_length and growth are not above 0 in config.json")
             if (len(source), len(target)) != (model.config.source_size, model.config.target_size):
                 raise RunError("the vocabularies do not have the sizes that config.json names")
             weights = directory / "model.safetensors"
-            if not weights.exists():
+            if trained and not weights.exists():
                 raise RunError("model.safetensors is not there: training was stopped before it had a model to keep")
-            model.load_state_dict(load_file(weights))
-        except (KeyError, TypeError, RuntimeError, SafetensorError, OSError, RegardError) as error:
-            reason = " ".join(str(error).split())
+            if trained:
+                model.load_state_dict(load_file(weights))
+        except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError, OSError, RegardError) as error:
+            reason = " ".join(f"{'no ' if isinstance(error, KeyError) else ''}{error}".split())
             raise RunError(f"{directory}: the run is damaged ({reason}); restore it, or train again") from error
         model.eval()
         return run
@@ -132,10 +138,8 @@ class Run:
 
     def create(self, directory: Path) -> None:
         """Make the directory and write all but the weights."""
-        try:
+        with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot create {directory} ({error.strerror}); choose another folder with --out") from error
         self._write_text(directory / "source.vocabulary.json", self.source.to_json())
         self._write_text(directory / "target.vocabulary.json", self.target.to_json())
         config = {
@@ -153,8 +157,14 @@ class Run:
 
     def save_weights(self, directory: Path) -> None:
         """Replace the weights by the model's."""
-        tensors = {name: tensor.contiguous().cpu() for name, tensor in self.model.state_dict().items()}
-        write(directory / "model.safetensors", lambda path: save_file(tensors, path))
+        # The names are those of the model alone, though it be wrapped by torch.compile or for several devices
+        content = save(
+            {
+                name.replace("_orig_mod.", "").removeprefix("module."): tensor.contiguous().cpu()
+                for name, tensor in self.model.state_dict().items()
+            }
+        )
+        write(directory / "model.safetensors", lambda path: path.write_bytes(content))
 
     @staticmethod
     def _write_text(path: Path, text: str) -> None:
@@ -240,7 +250,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
         raise RunError(f"{directory}: expected a run directory, but {what}; `regard train --out {directory}` makes one")
     try:
         config = json.loads(_read(directory / "config.json"))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, RunError) as error:
         raise RunError(f"{directory}: config.json is damaged ({error}); restore it, or train again") from error
     written = config.get("format") if isinstance(config, dict) else None
     if not isinstance(written, int):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import pickle
 import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -73,6 +74,7 @@ def fit(
         seed=recipe.seed,
     )
     pace = Pace(recipe.minutes, (recipe.epochs or 0) * len(sampler))
+    run.model.train()  # an opened run predicts, without dropout
     module = Seq2SeqTraining(run.model, recipe, pace.progress)
     averaged = replace(run, model=cast(RecurrentSeq2Seq, module.average.module))
     stop = Stop()
@@ -88,7 +90,9 @@ def fit(
     )
     state = directory / "resume.ckpt"
     callbacks = [pace, stop, best, Resume(state), *([Bar(console, pace, best)] if console.is_terminal else [])]
-    with stop.on_signals():
+    if resume:
+        _check(state)
+    with stop.on_signals(), warnings.catch_warnings():
         _trainer(recipe, callbacks).fit(module, _loader(encoded, sampler), ckpt_path=state if resume else None)
     if best.scores is None:
         raise RunError(f"{directory}: training was stopped before its first update; nothing was learned")
@@ -107,6 +111,14 @@ def fingerprint(examples: list[Example]) -> str:
     return digest.hexdigest()
 
 
+def _check(state: Path) -> None:
+    try:
+        torch.load(state, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = str(error).split("\n")[0]
+        raise RunError(f"{state}: the state of training is damaged ({reason}); restore it, or train again") from error
+
+
 def _loader(encoded: list[Encoded], sampler: TokenBudgetSampler) -> DataLoader[Encoded]:
     data = cast("Dataset[Encoded]", encoded)  # a list has all that a map-style data set needs
     # A generator of its own: the loader draws a seed each epoch, which must not disturb dropout's numbers
@@ -117,6 +129,7 @@ def _trainer(recipe: Recipe, callbacks: list[Any]) -> Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*`val_dataloader`.*")
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
     return Trainer(
         max_epochs=recipe.epochs or -1,
         gradient_clip_val=recipe.clip,

@@ -1,0 +1,88 @@
+"""Runs that train in a second: words to be spelt backwards, and a model with few weights."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+import random
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from regard.models import RecurrentConfig
+from regard.training.data import Example, Pairs, Units
+from regard.training.module import Recipe, Seq2SeqTraining
+from regard.training.run import Run
+from regard.training.trainer import Outcome, fit, prepare
+
+
+def backwards(count: int = 20, seed: int = 0, alphabet: str = "abcdef") -> Pairs:
+    drawn = random.Random(seed)
+    words: dict[str, None] = {}
+    while len(words) < count:
+        words["".join(drawn.choice(alphabet) for _ in range(drawn.randint(2, 6)))] = None
+    return Pairs([Example(tuple(w), tuple(w[::-1])) for w in words], Units("chars"), Units("chars"), "backwards")
+
+
+def recipe(**options: Any) -> Recipe:
+    """Five updates an epoch on 20 words."""
+    small = {"learning_rate": 1e-2, "warmup": 20, "batch_tokens": 50, "label_smoothing": 0.0, "average": 0.9}
+    return Recipe(**{"minutes": None, "epochs": 2, "evaluations": 2, **small, **options})
+
+
+def new_run(directory: Path, pairs: Pairs, plan: Recipe, facts: dict[str, Any] | None = None, **options: Any) -> Run:
+    config = RecurrentConfig(0, 0, **{"embed_dim": 8, "hidden_dim": 16, "dropout": 0.1, **options})
+    run = prepare(pairs, config, plan, max_length=20, facts=facts or {})
+    run.create(directory)
+    return run
+
+
+def train(
+    directory: Path, plan: Recipe, pairs: Pairs | None = None, *, console: Console | None = None, **options: Any
+) -> tuple[Run, Outcome]:
+    pairs = pairs or backwards()
+    run = new_run(directory, pairs, plan, **options)
+    return run, fit(run, pairs, pairs, plan, directory, console=console or silent())
+
+
+def silent() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def rows(directory: Path) -> list[dict[str, str]]:
+    with (directory / "log.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def at_update(monkeypatch: pytest.MonkeyPatch, wanted: int | None, act: Callable[[Seq2SeqTraining], object]) -> None:
+    """Have something happen in the middle of an update, counted from 0, or of every one."""
+    whole = Seq2SeqTraining.training_step
+
+    def step(self: Seq2SeqTraining, batch: Any, index: int) -> Any:
+        if wanted in (None, self.global_step):
+            act(self)
+        return whole(self, batch, index)
+
+    monkeypatch.setattr(Seq2SeqTraining, "training_step", step)
+
+
+@contextmanager
+def full_disk(room: int = 0) -> Iterator[None]:
+    """Within, no file grows beyond so many bytes: the operating system itself refuses."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def no_space(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
