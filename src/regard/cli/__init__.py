@@ -1,67 +1,113 @@
-"""The command line: train, predict, evaluate, look. Each command imports what it needs when it runs."""
+"""The command line: train, predict, evaluate, look.
+
+Only what a signal needs is imported here, so that Ctrl-C has an answer as early as can be; `regard.cli.app` holds the
+commands, and each of these imports what it needs when it runs.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
-import typer
-
-from regard import __version__
-from regard.cli.evaluate import evaluate
-from regard.cli.look import look
-from regard.cli.predict import predict
-from regard.cli.train import train
 from regard.errors import RegardError
 
-__all__ = ["app", "main"]
+__all__ = ["Interrupted", "main"]
 
-app = typer.Typer(
-    name="regard",
-    help="Attention that you can see: train a sequence model, use it, and look at what it attends to.",
-    epilog="Start with: regard train   (English pronunciation, two minutes). Any command takes --debug for tracebacks.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (train, predict, evaluate, look):
-    app.command()(command)
+_FAILED, _INTERRUPTED = 1, 130
 
 
-@app.callback(invoke_without_command=True)
-def _version(version: bool = typer.Option(False, "--version", help="Show the version and leave.")) -> None:
-    if version:
-        print(f"regard {__version__}")
-        raise typer.Exit
+class Interrupted(BaseException):
+    """A signal asks to leave. No ``KeyboardInterrupt``: of that, Typer and Lightning make an exit of their own."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command; errors are one line on stderr, unless ``--debug`` asks for the traceback."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in arguments
-    signal.signal(signal.SIGTERM, _terminate)
+    """Run one command and leave the process: 0 done, 1 failed, 2 wrong usage, 130 interrupted (SIGINT or SIGTERM).
+
+    A failure is one line on standard error; ``--debug`` asks for the traceback.
+    """
+    _on_signals(_interrupt)
     try:
-        app(args=[argument for argument in arguments if argument != "--debug"], standalone_mode=True)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # data in, data out: UTF-8 whatever the locale, and \n alone
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+    except Interrupted:
+        code = _say("interrupted", _INTERRUPTED)
+    _on_signals(signal.SIG_IGN)  # all is done
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int | str | None:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug = "--debug" in own
+    arguments = [argument for argument in own if argument != "--debug"] + arguments[len(own) :]
+    try:
+        try:
+            from regard.cli.app import run
+
+            run(arguments, debug=debug)
+        finally:
+            _flush()  # here, where a full disk can still be said
+    except SystemExit as end:
+        return end.code
     except BrokenPipeError:  # the reader, such as head, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("regard: interrupted", file=sys.stderr)
-        sys.exit(130)
+        return _FAILED
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, RegardError):
-            print(f"regard: error: {error}", file=sys.stderr)
-        else:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"regard: unexpected error, {what}; --debug shows where", file=sys.stderr)
-        sys.exit(1)
+        return _say(_reason(error), _FAILED)
+    return 0
 
 
-def _terminate(number: int, _: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _reason(error: Exception) -> str:
+    """One line for the user."""
+    if isinstance(error, ModuleNotFoundError):
+        text = f"error: {error.name} is not installed, and the commands need it: pip install 'regard[train]'"
+    elif isinstance(error, RegardError):
+        text = f"error: {error}"
+    elif isinstance(error, OSError):
+        text = f"error: cannot read or write {error.filename or 'the output'} ({error.strerror or error})"
+    else:
+        text = f"unexpected error, {type(error).__name__}: {error}; --debug shows where"
+    return " ".join(text.splitlines())
+
+
+def _say(text: str, code: int) -> int:
+    print(f"regard: {text}", file=sys.stderr)
+    return code
+
+
+def _flush() -> None:
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:  # let the rest go nowhere: Python would try it again at the end, and complain
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        raise
+
+
+def _on_signals(handler: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """Unwind the stack; at a second signal, or amid an import, which could swallow the exception, leave at once."""
+    _on_signals(_leave)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _leave()
+        frame = frame.f_back
+    raise Interrupted
+
+
+def _leave(*_: object) -> None:
+    os.write(2, b"regard: interrupted\n")
+    os._exit(_INTERRUPTED)

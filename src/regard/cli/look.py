@@ -7,30 +7,43 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from regard.cli.notes import Tally
+from regard.cli.options import Beam, LengthPenalty, NBest, RunDirectory
 from regard.errors import ArgumentError
 
 
 def look(
-    run: Annotated[Path, Argument(help="a run directory")],
-    texts: Annotated[list[str], Argument(help="one or more sources", metavar="TEXT...")],
-    out: Annotated[Path | None, Option(help="the picture, .png, .svg or .pdf; left out: RUN/look.png")] = None,
-    beam: Annotated[int, Option(help="hypotheses to follow; 1 is greedy")] = 5,
-    n_best: Annotated[int, Option(help="hypotheses to draw for each text")] = 1,
+    run: RunDirectory,
+    texts: Annotated[list[str], Argument(metavar="TEXT", help="one or more sources")],
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help="the picture, .png, .svg or .pdf; left out: RUN/look.png")
+    ] = None,
+    beam: Beam = 5,
+    n_best: NBest = 1,
+    length_penalty: LengthPenalty = 0.0,
 ) -> None:
-    """Answer TEXT, and draw which units of the source each unit of the answer attended to."""
+    """Draw what a model attends to.
+
+    Answers each TEXT, and draws which units of it each unit of the answer attended to.
+    """
     from regard.look import alignments, save
     from regard.look.answers import pictures
     from regard.training.run import Run, Search
 
+    search = Search(beam, n_best, length_penalty, weights=True)
     model = Run.load(run)
     if model.model.attention is None:
         raise ArgumentError(f"{run}: this model has no attention to look at; train one without --score none")
-    answers = list(model.predict(texts, Search(beam, n_best, weights=True)))
+    for text in texts:
+        if not model.source_units.split(text):
+            raise ArgumentError(f"expected texts with at least one unit (in {model.source_units}), got {text!r}")
+    answers = list(model.predict(texts, search))
+    tally = Tally()
     for text, answer in zip(texts, answers, strict=True):
-        if not answer.predictions:
-            raise ArgumentError(f"expected a text with at least one unit ({model.source_units}), got {text!r}")
+        tally.add(answer)
         for prediction in answer.predictions:
             print(f"{text}\t{prediction.text}")
+    tally.say(model.max_length)
     path = out or run / "look.png"
     save(alignments(pictures(model, answers)), path)
     print(path)

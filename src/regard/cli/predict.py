@@ -4,41 +4,52 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from regard.cli.notes import Tally, note
+from regard.cli.options import Beam, LengthPenalty, NBest, RunDirectory
+
 if TYPE_CHECKING:
-    from regard.training.run import Answer
+    from regard.training.run import Answer, Run, Search
 
 
 def predict(
-    run: Annotated[Path, Argument(help="a run directory")],
-    file: Annotated[str, Argument(help="a source a line, plain or .gz; - is standard input")] = "-",
-    beam: Annotated[int, Option(help="hypotheses to follow; 1 is greedy")] = 5,
-    n_best: Annotated[int, Option(help="answers a line, best first, with TABs between")] = 1,
-    length_penalty: Annotated[float, Option(help="divide log p by length to this power")] = 0.0,
-    scores: Annotated[bool, Option("--scores", help="a column with the score behind each answer")] = False,
+    run: RunDirectory,
+    file: Annotated[str, Argument(metavar="FILE", help="a source a line, plain or .gz; - is standard input")] = "-",
+    beam: Beam = 5,
+    n_best: NBest = 1,
+    length_penalty: LengthPenalty = 0.0,
+    scores: Annotated[bool, Option("--scores", help="the score of each answer in a column behind it")] = False,
     as_json: Annotated[bool, Option("--json", help="a JSON object a line")] = False,
 ) -> None:
-    """Write the model's answer for each line of FILE, line for line; what is to be said goes to standard error."""
-    from regard.training.data import read_lines
+    """Answer each line of a file.
+
+    Answers go to standard output, line for line, those of one line with TABs between; what is to be said about them
+    goes to standard error.
+    """
     from regard.training.run import Run, Search
 
     search = Search(beam, n_best, length_penalty)
-    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     model = Run.load(run)
-    seen: Counter[str] = Counter()
-    for answer in model.predict(read_lines(file), search):
-        seen["units"] += answer.unseen
-        seen["lines"] += answer.unseen > 0
-        seen["cut"] += answer.cut
-        seen["endless"] += bool(answer.predictions) and not answer.predictions[0].finished
+    tally = Tally()
+    for answer in _answers(model, file, search):
+        tally.add(answer)
         print(_json(answer, model.source_units.join(answer.units)) if as_json else _row(answer, scores))
-    for note in _notes(seen, model.max_length):
-        print(f"regard: {note}", file=sys.stderr)
+    tally.say(model.max_length)
+
+
+def _answers(model: Run, file: str, search: Search) -> Iterator[Answer]:
+    from regard.training.data import read_lines
+
+    if file != "-" or not sys.stdin.isatty():
+        yield from model.predict(read_lines(file), search)
+        return
+    note(f"a source a line, in {model.source_units}; Ctrl-D ends")
+    for line in read_lines(file):  # one at a time: somebody waits for the answer
+        yield from model.predict([line], search)
 
 
 def _row(answer: Answer, scores: bool) -> str:
@@ -57,14 +68,3 @@ def _json(answer: Answer, source: str) -> str:
     return json.dumps(
         {"source": source, "predictions": predictions, "unseen": answer.unseen, "cut": answer.cut}, ensure_ascii=False
     )
-
-
-def _notes(seen: Counter[str], max_length: int) -> list[str]:
-    notes = []
-    if seen["units"]:
-        notes.append(f"{seen['units']:,} units in {seen['lines']:,} lines that training never saw, read as unknown")
-    if seen["cut"]:
-        notes.append(f"{seen['cut']:,} lines cut to the {max_length} units that the model takes")
-    if seen["endless"]:
-        notes.append(f"{seen['endless']:,} answers broken off at the greatest length")
-    return notes

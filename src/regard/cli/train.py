@@ -50,9 +50,7 @@ def train(
         str | None, _data(metavar="UNITS", help="chars, words or a separator; left out: guessed")
     ] = None,
     target_units: Annotated[str | None, _data(metavar="UNITS", help="the same for the target")] = None,
-    max_length: Annotated[
-        int, _data(metavar="N", min=1, help="leave out pairs with more units than this on a side")
-    ] = 200,
+    max_length: Annotated[int, _data(metavar="N", help="leave out pairs with more units than this on a side")] = 200,
     stress: Annotated[bool, _data("--stress", help="English pronunciation with stress marks (AH0, AH1)")] = False,
     out: Annotated[Path | None, _run(metavar="RUN", help="the run directory to make; left out: runs/NAME")] = None,
     resume: Annotated[
@@ -60,35 +58,32 @@ def train(
         _run(metavar="RUN", help="go on with an interrupted run; all other options come from it"),
     ] = None,
     minutes: Annotated[
-        float | None, _run(metavar="X", min=0, help="how long to train; left out, as --epochs: 2")
+        float | None, _run(metavar="X", help="how long to train; 2 when --epochs is left out, too")
     ] = None,
-    epochs: Annotated[
-        int | None, _run(metavar="N", min=1, help="how often to read the data, in place of --minutes")
-    ] = None,
-    seed: Annotated[int, _run(metavar="N", min=0, max=2**32 - 1, help="of everything random")] = 0,
+    epochs: Annotated[int | None, _run(metavar="N", help="how often to read the data, in place of --minutes")] = None,
+    seed: Annotated[int, _run(metavar="N", help="of everything random")] = 0,
     score: Annotated[
         Literal["additive", "dot", "scaled_dot", "general", "none"],
         _model(metavar="NAME", help="additive, dot, scaled_dot, general, or none (no attention)"),
     ] = "additive",
     input_feeding: Annotated[
-        bool, _model(help="let the context enter the recurrence (Bahdanau) or not (Luong)")
+        bool,
+        _model(
+            show_default=False, help="let the context enter the recurrence (Bahdanau; so by default) or not (Luong)"
+        ),
     ] = True,
     cell: Annotated[Literal["gru", "lstm"], _model(metavar="NAME", help="the recurrence, gru or lstm")] = "gru",
-    embed_dim: Annotated[int, _model(metavar="N", min=1, help="size of the embeddings")] = 128,
-    hidden_dim: Annotated[int, _model(metavar="N", min=2, help="size of the states, an even number")] = 256,
-    layers: Annotated[int, _model(metavar="N", min=1, help="layers of the encoder")] = 1,
-    dropout: Annotated[float, _model(metavar="X", min=0, help="share of units dropped in training")] = 0.3,
-    lr: Annotated[float, _training(metavar="X", min=0, help="highest learning rate")] = 2e-3,
-    warmup: Annotated[int, _training(metavar="N", min=0, help="updates until it is reached")] = 200,
-    batch_tokens: Annotated[
-        int, _training(metavar="N", min=1, help="units in a batch, both sides and padding")
-    ] = 1200,
-    weight_decay: Annotated[float, _training(metavar="X", min=0, help="of AdamW")] = 0.01,
-    label_smoothing: Annotated[
-        float, _training(metavar="X", min=0, help="share of probability spread over all units")
-    ] = 0.1,
+    embed_dim: Annotated[int, _model(metavar="N", help="size of the embeddings")] = 128,
+    hidden_dim: Annotated[int, _model(metavar="N", help="size of the states, an even number")] = 256,
+    layers: Annotated[int, _model(metavar="N", help="layers of the encoder")] = 1,
+    dropout: Annotated[float, _model(metavar="X", help="share of units dropped in training")] = 0.3,
+    lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 2e-3,
+    warmup: Annotated[int, _training(metavar="N", help="updates until it is reached")] = 200,
+    batch_tokens: Annotated[int, _training(metavar="N", help="units in a batch, both sides and padding")] = 1200,
+    weight_decay: Annotated[float, _training(metavar="X", help="of AdamW")] = 0.01,
+    label_smoothing: Annotated[float, _training(metavar="X", help="share of probability spread over all units")] = 0.1,
     patience: Annotated[
-        int, _training(metavar="N", min=1, help="stop after so many dev scores, of 20, without a better one")
+        int, _training(metavar="N", help="stop after so many dev scores, of 20, without a better one")
     ] = 8,
 ) -> None:
     """Train a model.
@@ -132,10 +127,12 @@ def _check(context: Context) -> None:
     if "data" in given and "stress" in given:
         context.fail("--stress is for English pronunciation; leave it away, or DATA")
     if "data" not in given and given & _ABOUT_DATA:
-        context.fail(f"without DATA it is English pronunciation, split and cut; leave away {spelt(given & _ABOUT_DATA)}")
-    minutes = context.params["minutes"]
+        context.fail(f"{spelt(given & _ABOUT_DATA)}: only with DATA; English pronunciation is split and cut already")
+    minutes, seed = context.params["minutes"], context.params["seed"]
     if minutes is not None and not math.isfinite(minutes):
         context.fail(f"--minutes: expected a number, got {minutes}; Ctrl-C ends training at any time")
+    if not 0 <= seed < 2**32:
+        context.fail(f"--seed: expected a number from 0 to {2**32 - 1}, got {seed}")
 
 
 def _train_new(

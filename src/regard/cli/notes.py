@@ -1,0 +1,44 @@
+"""What is to be said, on standard error, about the lines that a model answered."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from regard.training.run import Answer
+
+__all__ = ["Tally", "note"]
+
+
+def note(text: str) -> None:
+    """Say something beside the output."""
+    print(f"regard: {text}", file=sys.stderr)
+
+
+class Tally:
+    """Counts over answers: units that training never saw, lines cut short, answers without an end."""
+
+    def __init__(self) -> None:
+        self._units = self._lines = self._cut = self._endless = 0
+
+    def add(self, answer: Answer) -> None:
+        """Count one answer."""
+        self._units += answer.unseen
+        self._lines += answer.unseen > 0
+        self._cut += answer.cut
+        self._endless += bool(answer.predictions) and not answer.predictions[0].finished
+
+    def say(self, max_length: int) -> None:
+        """Say what there is to say, if anything."""
+        if self._units:
+            where = f"in {_count(self._lines, 'line')} that training never saw"
+            note(f"{_count(self._units, 'unit')} {where}, read as unknown")
+        if self._cut:
+            note(f"{_count(self._cut, 'line')} cut to the {max_length} units that the model takes")
+        if self._endless:
+            note(f"{_count(self._endless, 'answer')} broken off at the greatest length")
+
+
+def _count(n: int, thing: str) -> str:
+    return f"{n:,} {thing}{'' if n == 1 else 's'}"
