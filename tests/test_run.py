@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard.errors import ArgumentError, RunError
+from regard.models import Hypothesis, beam_search
 from regard.models.symbols import EOS, UNK
 from regard.training import run as run_module
 from regard.training.data import Example
@@ -179,6 +180,22 @@ def test_answers_keep_their_order_over_lengths_and_windows(folder: Path, monkeyp
             for a, b in zip(answer.predictions, alone.predictions, strict=True):
                 assert (a.text, a.units, a.finished) == (b.text, b.units, b.finished)
                 assert a.score == pytest.approx(b.score, abs=1e-5)
+
+
+def test_batches_keep_to_their_budget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def search(model: object, source: torch.Tensor, lengths: torch.Tensor, **options: object) -> list[list[Hypothesis]]:
+        shapes.append(tuple(source.shape))
+        return beam_search(model, source, lengths, **options)
+
+    monkeypatch.setattr(run_module, "beam_search", search)
+    list(
+        Run.load(folder).predict(["a", "abcdef", "bc", "f", "fedcba", "abc", "b", "c"], Search(beam=2, batch_tokens=24))
+    )
+    assert sum(rows for rows, _ in shapes) == 8
+    assert all(2 * rows * length <= 24 for rows, length in shapes)
+    assert len(shapes) <= 4
 
 
 def test_lines_are_read_as_they_are_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
