@@ -151,7 +151,7 @@ def test_a_bom_goes_from_the_first_line_only(write) -> None:
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    raw = gzip.compress(b"a\tA\nb\tB\n")
+    raw = gzip.compress(b"a\tA\nb\tB\n", mtime=0)
     writer = subprocess.Popen([sys.executable, "-c", f"open({str(pipe)!r}, 'wb').write(bytes.fromhex({raw.hex()!r}))"])
     assert len(read_pairs(pipe)) == 2
     assert writer.wait(10) == 0
@@ -233,7 +233,7 @@ REFUSED = {
     "a surrogate": (b"a\t\xed\xa0\x80\n", ":1", "byte 0xed at offset 2 of the line"),
     "UTF-16": ("a\tA\n".encode("utf-16"), ":1", "found UTF-16; convert the file: iconv -f UTF-16 -t UTF-8"),
     "gzip, cut": (gzip.compress(b"a\tA\n" * 9)[:-9], ":0", "it is damaged"),
-    "gzip, flipped": (gzip.compress(b"a\tA\n")[:-5] + b"\0\0\0\0\0", "", "it is damaged"),
+    "gzip, flipped": (gzip.compress(b"a\tA\n", mtime=0)[:-5] + b"\0\0\0\0\0", "", "it is damaged"),
     "gzip, header only": (b"\x1f\x8b", ":0", "it is damaged"),
     "too long": (b"a" * 201 + b"\tA\n", ":1", "at most 200 units a side, found none (1 longer); raise --max-length"),
     "long, without TAB": (b"a" * 100_000, ":1", f"found no TAB in '{'a' * 37}...'"),
@@ -293,7 +293,7 @@ def test_lines_of_standard_input_come_as_they_are_written() -> None:
 
 @pytest.mark.parametrize(
     ("raw", "message"),
-    [(b"a\nb\xe9\n", "<stdin>:2: expected UTF-8, found byte 0xe9"), (gzip.compress(b"a"), "gzip data; unpack it")],
+    [(b"a\nb\xe9\n", "<stdin>:2: expected UTF-8, found byte 0xe9"), (gzip.compress(b"a", mtime=0), "gzip data; unpack it")],
 )
 def test_faults_of_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raw: bytes, message: str) -> None:
     (tmp_path / "in").write_bytes(raw)
