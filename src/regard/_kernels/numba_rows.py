@@ -1,0 +1,327 @@
+"""What the CPU's loops share, and the rows of weights: masks, softmax, dropout. Compiled by Numba at the first call.
+
+Vectors need indices that cannot be negative (``uintp``), division without a check (``error_model``), and few pointers
+that might alias, as LLVM checks no more than eight pairs when a loop begins.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import types as python_types
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange, types
+from numba.extending import overload
+
+CHUNK = 32  # rows to a task
+EXACT: dict[str, Any] = {
+    "error_model": "numpy",
+    "nogil": True,
+    "cache": True,
+    "fastmath": {"contract", "reassoc", "nsz", "arcp"},  # NaN and inf keep their meaning
+}
+_SMALL = 100_000  # nanoseconds of work below which waking a second thread costs more than it brings
+
+
+class Reach(NamedTuple):
+    """Which keys a row may attend to, and what is added to its scores. Row r of a key head is query r % queries.
+
+    ``table`` and ``bias`` are the storage of tensors that broadcast to (lead, heads, queries, keys), and its strides.
+    """
+
+    low: int  # query i sees the keys j with i + low <= j < i + high
+    high: int
+    queries: int
+    keys: int
+    kv_heads: int
+    group: int
+    sharing: int  # key heads that share one row of ``keep``
+    kept: Any  # (B, 2): the first key that padding keeps, and the first behind the last
+    keep: Any  # (B, keys)
+    has_keep: bool
+    table: Any
+    table_strides: tuple[int, int, int, int]
+    has_table: bool
+    bias: Any
+    bias_strides: tuple[int, int, int, int]
+    has_bias: bool
+
+
+class Block(NamedTuple):
+    """The rows from ``row`` on of some key heads, against the ``width`` keys from ``key`` on, as a buffer holds them."""
+
+    head: int
+    heads: int
+    row: int
+    rows: int
+    key: int
+    width: int
+    pitch: int  # rows that the buffer has for each head: ``rows``, filled up to whole passes
+
+
+class Threaded:
+    """A loop over tasks, compiled twice: for the calling thread, and for Numba's pool where the work is worth it."""
+
+    def __init__(self, body: Callable[..., None]) -> None:
+        # Numba's cache knows a function by its name, not by how it is compiled: the second needs one of its own.
+        twin = python_types.FunctionType(body.__code__, body.__globals__, f"{body.__name__}_threaded")
+        twin.__qualname__, twin.__module__ = twin.__name__, body.__module__
+        self.serial = njit(**EXACT)(body)
+        self.parallel = njit(parallel=True, **EXACT)(twin)
+
+    def __call__(self, nanoseconds: float, *arguments: Any) -> None:
+        threads = torch.get_num_threads()
+        if nanoseconds < _SMALL or threads == 1 or _State.forked:
+            self.serial(*arguments)
+            return
+        with _State.turn:
+            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+            self.parallel(*arguments)
+            if not isinstance(_State.turn, nullcontext) and numba.threading_layer() != "workqueue":
+                _State.turn = nullcontext()  # other layers may be entered by several threads at once
+
+
+class _State:
+    """A forked child must not enter the pool of its parent, which is gone; the workqueue takes one caller at a time."""
+
+    forked = False
+    turn: Any = threading.Lock()
+
+
+def _after_fork() -> None:
+    _State.forked, _State.turn = True, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def exp(x: Any) -> Any:
+    """e^x; float32 in plain arithmetic, which becomes vectors: 2^n times the series of e^f, |f| <= ln(2)/2."""
+    raise NotImplementedError  # for compiled code alone
+
+
+@overload(exp, jit_options={"fastmath": {"contract", "nsz"}})
+def _compiled_exp(x):  # type: ignore[no-untyped-def]
+    if x == types.float32:
+        return _exp32
+    return lambda x: math.exp(x)
+
+
+def _exp32(x):  # type: ignore[no-untyped-def]
+    near = min(max(x, np.float32(-87.0)), np.float32(88.0))
+    n = np.floor(near * np.float32(1.4426950408889634) + np.float32(0.5))
+    f = near - n * np.float32(0.693359375)  # ln 2 in two parts, the first with few digits: the product is exact
+    f = f + n * np.float32(2.12194440e-4)
+    e = np.float32(1 / 5040)
+    e = e * f + np.float32(1 / 720)
+    e = e * f + np.float32(1 / 120)
+    e = e * f + np.float32(1 / 24)
+    e = e * f + np.float32(1 / 6)
+    e = e * f + np.float32(0.5)
+    e = e * f * f + f + np.float32(1)
+    e = e * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return e if x > np.float32(-87.0) else (x if x != x else np.float32(0))
+
+
+@njit(**EXACT)
+def span(head, row, block, reach):  # type: ignore[no-untyped-def]
+    """First key, and first behind the last, that a row may attend to within the block, as far as structure tells."""
+    i = row % reach.queries
+    first, end = max(i + reach.low, block.key), min(i + reach.high, block.key + block.width, reach.keys)
+    if reach.has_keep:
+        example = head // reach.sharing
+        first, end = max(first, reach.kept[example, 0]), min(end, reach.kept[example, 1])
+    return first, max(first, end)
+
+
+@njit(**EXACT)
+def place(strides, head, row, reach):  # type: ignore[no-untyped-def]
+    """Where the row of a broadcast tensor begins in its storage."""
+    q_head = (head % reach.kv_heads) * reach.group + row // reach.queries
+    return head // reach.kv_heads * strides[0] + q_head * strides[1] + row % reach.queries * strides[2]
+
+
+@njit(**EXACT)
+def hidden(head, row, j, at, reach):  # type: ignore[no-untyped-def]
+    """Whether padding or a table hides key j; ``at`` is the row's `place` in the table."""
+    if reach.has_keep and reach.keep[head // reach.sharing, j] == 0:
+        return True
+    return reach.has_table and reach.table[at + j * reach.table_strides[3]] == 0
+
+
+def ordered(bits: Any) -> Any:
+    """The bits of a number, as an integer, to integers in the order of the numbers; and back."""
+    raise NotImplementedError  # for compiled code alone
+
+
+@overload(ordered)
+def _compiled_ordered(bits):  # type: ignore[no-untyped-def]
+    if bits == types.int32:
+        return lambda bits: np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+    return lambda bits: bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)
+
+
+@njit(**EXACT)
+def _largest(bits, at, count):  # type: ignore[no-untyped-def]
+    """The largest of some numbers, from their bits: unlike a loop over floats, in which NaN counts, this one is fast."""
+    largest, begin = ordered(bits[at]), np.uintp(at)
+    for j in range(np.uintp(count)):
+        here = ordered(bits[begin + j])
+        largest = here if here > largest else largest
+    return ordered(largest)
+
+
+def number(bits: Any) -> Any:
+    """The floating number that has these bits."""
+    raise NotImplementedError  # for compiled code alone
+
+
+@overload(number)
+def _compiled_number(bits):  # type: ignore[no-untyped-def]
+    if bits == types.int32:
+        return lambda bits: np.int32(bits).view(np.float32)
+    return lambda bits: np.int64(bits).view(np.float64)
+
+
+@njit(**EXACT)
+def _mask_row(scores, begin, head, row, first, count, reach):  # type: ignore[no-untyped-def]
+    """Add the bias, and put -inf where padding or a table hides."""
+    if reach.has_bias:
+        of_bias = place(reach.bias_strides, head, row, reach) + first * reach.bias_strides[3]
+        for j in range(count):
+            added = reach.bias[of_bias + np.intp(j) * reach.bias_strides[3]]
+            scores[begin + j] = scores[begin + j] + added if added != -np.inf else added
+    if reach.has_keep or reach.has_table:
+        of_table = place(reach.table_strides, head, row, reach)
+        for j in range(count):
+            if hidden(head, row, first + np.intp(j), of_table, reach):
+                scores[begin + j] = -np.inf
+
+
+@njit(**EXACT)
+def weigh_row(scores, bits, at, head, row, block, reach):  # type: ignore[no-untyped-def]
+    """Scores of one row, which begins at ``at``, to weights, in place; gives the logsumexp. 0 where nothing is seen."""
+    first, end = span(head, row, block, reach)
+    count, begin = np.uintp(end - first), np.uintp(at + first - block.key)
+    _mask_row(scores, begin, head, row, first, count, reach)
+    for j in range(np.uintp(at), begin):
+        scores[j] = 0
+    for j in range(begin + count, np.uintp(at + block.width)):
+        scores[j] = 0
+    total = scores.dtype.type(0)
+    largest = number(_largest(bits, begin, count)) if count > 0 else total - np.inf
+    if largest == -np.inf:
+        for j in range(count):
+            if scores[begin + j] == -np.inf:
+                scores[begin + j] = 0
+            total += scores[begin + j]  # 0, or NaN
+        return largest + total
+    for j in range(count):
+        e = exp(scores[begin + j] - largest)
+        scores[begin + j] = e
+        total += e
+    inverse = 1 / total
+    for j in range(count):
+        scores[begin + j] *= inverse
+    return largest + np.log(total)
+
+
+@njit(**EXACT)
+def _mixed(x):  # type: ignore[no-untyped-def]
+    """Scatter the bits of a counter: two rounds of multiplying and folding."""
+    x = np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = np.uint32(x) ^ (np.uint32(x) >> np.uint32(15))
+    x = np.uint32(x) * np.uint32(0x846CA68B)
+    return np.uint32(x) ^ (np.uint32(x) >> np.uint32(16))
+
+
+@njit(**EXACT)
+def drop_row(factors, row, block, drop):  # type: ignore[no-untyped-def]
+    """0 for the keys that dropout drops, 1/(1 - p) for the rest: a function of the seed, the row and the key alone."""
+    low = _mixed(np.uint32(drop.seed & 0xFFFFFFFF) ^ np.uint32(row & 0xFFFFFFFF))
+    of_row = _mixed(np.uint32(low ^ np.uint32((drop.seed >> 32) & 0x7FFFFFFF)) + np.uint32(row >> 32))
+    scale, zero = factors.dtype.type(drop.scale), factors.dtype.type(0)
+    threshold, key = np.uint32(drop.threshold), np.uint32(block.key)
+    for j in range(np.uintp(block.width)):
+        here = _mixed(_mixed(np.uint32(np.uint32(j) + key)) ^ of_row)
+        factors[j] = scale if here >= threshold else zero
+
+
+class Drop(NamedTuple):
+    """Dropout of weights: key j is dropped where a number drawn for it is below ``threshold``."""
+
+    seed: int
+    threshold: int  # of 2^32
+    scale: float
+    active: bool
+
+
+@Threaded
+def weigh(scores, bits, logsumexp, block, reach, drop):  # type: ignore[no-untyped-def]
+    """Scores (heads, pitch, width) to weights, in place, after dropout; and the logsumexp of each row (N, R)."""
+    chunks, rows = (block.rows + CHUNK - 1) // CHUNK, logsumexp.shape[1]
+    for task in prange(block.heads * chunks):
+        local, start = task // chunks, task % chunks * CHUNK
+        factors = np.empty(block.width if drop.active else 0, scores.dtype)
+        for r in range(start, min(start + CHUNK, block.rows)):
+            head, row, at = block.head + local, block.row + r, (local * block.pitch + r) * block.width
+            logsumexp[head, row] = weigh_row(scores, bits, at, head, row, block, reach)
+            if drop.active:
+                drop_row(factors, head * rows + row, block, drop)
+                for j in range(np.uintp(block.width)):
+                    scores[np.uintp(at) + j] *= factors[j]
+
+
+@njit(**EXACT)
+def pull_row(weights, pulls, at, delta, factors, dropping, count):  # type: ignore[no-untyped-def]
+    """From the gradients of dropped weights to those of scores, in place: dS = P (m dP - delta); and P to m P."""
+    begin = np.uintp(at)
+    if dropping:
+        for j in range(np.uintp(count)):
+            p, kept = weights[begin + j], weights[begin + j] * factors[j]
+            pulls[begin + j] = kept * pulls[begin + j] - p * delta
+            weights[begin + j] = kept
+    else:
+        for j in range(np.uintp(count)):
+            pulls[begin + j] = weights[begin + j] * (pulls[begin + j] - delta)
+
+
+@Threaded
+def pull(weights, pulls, delta, block, keys, drop):  # type: ignore[no-untyped-def]
+    """`pull_row` for a block of so many ``keys``; what fills up passes and tiles gets 0."""
+    chunks, rows, count = (block.pitch + CHUNK - 1) // CHUNK, delta.shape[1], min(block.width, keys - block.key)
+    for task in prange(block.heads * chunks):
+        local, start = task // chunks, task % chunks * CHUNK
+        factors = np.empty(block.width if drop.active else 0, weights.dtype)
+        for r in range(start, min(start + CHUNK, block.pitch)):
+            at = (local * block.pitch + r) * block.width
+            if r >= block.rows:
+                pulls[at : at + block.width] = 0
+                continue
+            head, row = block.head + local, block.row + r
+            if drop.active:
+                drop_row(factors, head * rows + row, block, drop)
+            pull_row(weights, pulls, at, delta[head, row], factors, drop.active, count)
+            pulls[at + count : at + block.width] = 0
+
+
+@Threaded
+def hide(weights, block, reach):  # type: ignore[no-untyped-def]
+    """Put -1 where a row may not attend, so that it can be told from a weight that is 0."""
+    for task in prange(block.heads):
+        for r in range(block.rows):
+            head, row, at = block.head + task, block.row + r, (task * block.pitch + r) * block.width
+            first, end = span(head, row, block, reach)
+            of_table = place(reach.table_strides, head, row, reach)
+            of_bias = place(reach.bias_strides, head, row, reach)
+            for j in range(block.key, block.key + block.width):
+                seen = first <= j < end and not hidden(head, row, j, of_table, reach)
+                if not seen or (reach.has_bias and reach.bias[of_bias + j * reach.bias_strides[3]] == -np.inf):
+                    weights[at + j - block.key] = -1
