@@ -23,9 +23,10 @@ from regard._kernels.numba_rows import Block, Drop, Reach
 __all__ = ["Masked", "backward", "dropout", "forward", "pose"]
 
 _WEIGHTS = 2**20  # in a block
+_SKEW = 16  # numbers between rows, without which rows of a power of two would fight for the same lines of the cache
 _FEW = 4  # queries for which exponentials of keys do not pay
 _PACKED_TERM, _DIRECT_TERM, _WEIGHT = 0.07, 0.4, 1.0  # nanoseconds, about
-_NOTHING = (0, 0, 0, 0)
+_NOTHING = np.zeros(4, np.int64)  # the strides of a tensor that is not there
 
 
 class Masked(NamedTuple):
@@ -57,13 +58,12 @@ class Problem(NamedTuple):
     reach: Reach
     packed: Packed | None
 
-    @property
-    def width(self) -> int:
-        keys = self.key.shape[1]
-        return keys if self.packed is None else -(-keys // TILE) * TILE
-
-    def pitch(self, count: int) -> int:
-        return count if self.packed is None else -(-count // 4) * 4
+    def block(self, heads: tuple[int, int], rows: tuple[int, int], keys: tuple[int, int]) -> Block:
+        """The block of so many heads, rows and keys from the first on: (first, count) each."""
+        if self.packed is None:
+            return Block(*heads, *rows, *keys, rows[1], keys[1])
+        width = -(-keys[1] // TILE) * TILE
+        return Block(*heads, *rows, keys[0], width, -(-rows[1] // 4) * 4, width + _SKEW)
 
 
 def pose(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, masked: Masked) -> Problem:
@@ -106,7 +106,7 @@ def _storage(tensor: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) 
         return _EMPTY[dtype].numpy(), _NOTHING
     tensor = tensor.detach().to(dtype)
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((extent,), (1,)).numpy(), tensor.expand(shape).stride()
+    return tensor.as_strided((extent,), (1,)).numpy(), np.array(tensor.expand(shape).stride())
 
 
 def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
@@ -122,34 +122,38 @@ def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
     A, B = torch.empty_like(q).numpy(), torch.empty(N, tiles, H, TILE, dtype=k.dtype).numpy()
     packed.powers(q.numel() * 1.0, q.numpy(), shift, A)
     packed.tiled_powers(k.numel() * 2.0, k.numpy(), -shift, B)
-    return Packed(A, B.reshape(-1), inverse, w.abs().amax(1).numpy())
+    return Packed(A, B, inverse, w.abs().amax(1).numpy())
 
 
 def blocks(problem: Problem, *, whole: bool = False) -> Iterator[Block]:
     """Blocks that cover all rows which may see a key; ``whole``: one block."""
     N, R, _ = problem.query.shape
-    width, pitch, reach = problem.width, problem.pitch(R), problem.reach
-    if whole or pitch * width <= _WEIGHTS:
-        heads = N if whole else max(1, _WEIGHTS // max(1, pitch * width))
+    reach, keys = problem.reach, problem.reach.keys
+    each = size(problem.block((0, 1), (0, R), (0, keys)))
+    if whole or each <= _WEIGHTS:
+        heads = N if whole else max(1, _WEIGHTS // max(1, each))
         for n in range(0, N, heads):
-            yield Block(n, min(heads, N - n), 0, R, 0, width, pitch)
+            yield problem.block((n, min(heads, N - n)), (0, R), (0, keys))
         return
-    reached = min(width, reach.high - reach.low)
-    count = 4
-    while 2 * count * min(width, reached + 2 * count) <= _WEIGHTS:
+    reached, count = min(keys, reach.high - reach.low), 4
+    while 2 * count * min(keys, reached + 2 * count) <= _WEIGHTS:
         count *= 2
     for n in range(N):
         for row in range(0, R, reach.queries):
             for i in range(0, reach.queries, count):
-                size = min(count, reach.queries - i)
-                first, end = max(i + reach.low, 0), min(i + size - 1 + reach.high, reach.keys)
+                rows = min(count, reach.queries - i)
+                first, end = max(i + reach.low, 0), min(i + rows - 1 + reach.high, keys)
                 if reach.has_keep:
-                    example = n // reach.sharing
-                    first, end = max(first, int(reach.kept[example, 0])), min(end, int(reach.kept[example, 1]))
+                    kept = reach.kept[n // reach.sharing]
+                    first, end = max(first, int(kept[0])), min(end, int(kept[1]))
                 first = first // TILE * TILE
                 if first < end:
-                    extent = -(-(end - first) // TILE) * TILE if problem.packed else end - first
-                    yield Block(n, 1, row + i, size, first, extent, problem.pitch(size))
+                    yield problem.block((n, 1), (row + i, rows), (first, end - first))
+
+
+def size(block: Block) -> int:
+    """Numbers in the buffer of a block."""
+    return block.heads * block.pitch * block.stride
 
 
 def weigh(problem: Problem, block: Block, out: Any, logsumexp: Any, drop: Drop) -> None:
@@ -184,7 +188,7 @@ def forward(problem: Problem, drop: Drop, save: bool) -> tuple[Tensor, Tensor]:
             direct.mix(work, buffer.numpy(), value.numpy(), output.numpy(), block)
         else:
             heads, keys, some = _slices(block, value)
-            torch.bmm(_weights(buffer, block, value), value[heads, keys], out=output[heads, some])
+            torch.bmm(shaped(buffer, block, value.shape[1]), value[heads, keys], out=output[heads, some])
     return output, buffer if save else value.new_empty(0)
 
 
@@ -204,7 +208,7 @@ def backward(
     delta = (of_output * output).sum(-1)
     found = Gradients(
         torch.zeros_like(problem.query),
-        torch.zeros_like(problem.key) if problem.packed is None else _tiles(problem),
+        torch.zeros_like(problem.key if problem.packed is None else torch.from_numpy(problem.packed.B)),
         torch.zeros_like(value),
         value.new_zeros(problem.query.shape[0], problem.query.shape[-1]),
         None if bias is None else value.new_zeros(bias.shape),
@@ -218,7 +222,7 @@ def backward(
             weigh(problem, block, weights.numpy(), logsumexp.numpy(), keep)
         _pull(problem, block, weights, pulls, of_output, delta, found, drop)
         if found.bias is not None:
-            _pull_bias(problem.reach, block, _weights(pulls, block, value), found.bias)
+            _pull_bias(problem.reach, block, shaped(pulls, block, value.shape[1]), found.bias)
     if problem.packed is not None:
         _finish(problem, found)
         key = found.key.mT.reshape(problem.key.shape[0], -1, problem.key.shape[2])[:, : problem.key.shape[1]]
@@ -245,9 +249,9 @@ def _pull(
         direct.gradients(work * 1.5 * _DIRECT_TERM, *inputs, *sums, block, drop)
         return
     heads, keys, some = _slices(block, v)
-    dropped = _weights(weights, block, v)
+    dropped = shaped(weights, block, v.shape[1])
     of_block = of_output[heads, some]
-    torch.bmm(of_block, v[heads, keys].mT, out=_weights(pulls, block, v))
+    torch.bmm(of_block, v[heads, keys].mT, out=shaped(pulls, block, v.shape[1]))
     rows.pull(work / q.shape[-1] * _WEIGHT, weights.numpy(), pulls.numpy(), delta.numpy(), block, v.shape[1], drop)
     found.value[heads, keys].baddbmm_(dropped.mT, of_block)
     A, B, *_ = problem.packed
@@ -282,21 +286,14 @@ def _pull_bias(reach: Reach, block: Block, of_scores: Tensor, found: Tensor) -> 
     found.view(L * H, Q, K)[:, some, keys].index_add_(0, index.flatten(), part.flatten(0, 1))
 
 
-def _tiles(problem: Problem) -> Tensor:
-    N, _, H = problem.key.shape
-    return problem.key.new_zeros(N, problem.width // TILE, H, TILE)
-
-
 def _room(buffer: Tensor, block: Block) -> Tensor:
-    size = block.heads * block.pitch * block.width
-    return buffer if buffer.numel() >= size else buffer.new_empty(size)
+    return buffer if buffer.numel() >= size(block) else buffer.new_empty(size(block))
 
 
-def _weights(buffer: Tensor, block: Block, value: Tensor) -> Tensor:
+def shaped(buffer: Tensor, block: Block, keys: int) -> Tensor:
     """The rows and keys that there are, of a buffer that is filled up to whole tiles and passes."""
-    size = block.heads * block.pitch * block.width
-    shaped = buffer[:size].view(block.heads, block.pitch, block.width)
-    return shaped[:, : block.rows, : value.shape[1] - block.key]
+    filled = buffer[: size(block)].view(block.heads, block.pitch, block.stride)
+    return filled[:, : block.rows, : min(block.width, keys - block.key)]
 
 
 def _slices(block: Block, value: Tensor) -> tuple[slice, slice, slice]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard._kernels import numba_rows
-from regard._kernels.cpu import Problem, blocks, dropout, weigh
+from regard._kernels.cpu import Problem, blocks, dropout, shaped, size, weigh
 from regard._kernels.numba_rows import Block
 
 __all__ = ["gather"]
@@ -31,10 +31,10 @@ def gather(problem: Problem, received: Tensor | None, rows: Sequence[int], top: 
     logsumexp = problem.key.new_full((N, R), -torch.inf)
     per_query = None if received is None else received.detach().to(problem.key.dtype).reshape(N, R)
     for block in blocks(problem):
-        buffer = problem.key.new_empty(block.heads * block.pitch * block.width)
+        buffer = problem.key.new_empty(size(block))
         weigh(problem, block, buffer.numpy(), logsumexp.numpy(), dropout(0.0, None))
         numba_rows.hide(buffer.numel() * 2.0, buffer.numpy(), block, problem.reach)
-        seen = buffer.view(block.heads, block.pitch, block.width)[:, : block.rows, : keys - block.key]
+        seen = shaped(buffer, block, keys)
         _per_query(seen, block, found)
         weights = seen.clamp_(min=0)
         at = (slice(block.head, block.head + block.heads), slice(block.row, block.row + block.rows))

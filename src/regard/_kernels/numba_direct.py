@@ -1,6 +1,6 @@
 """Scores of additive attention as they stand, an exponential a term, and their gradients: exact for any input.
 
-tanh(t) = 1 - 2/(1 + e^2t), with e^2t held at 2^30, or 2^60 in float64, where tanh is 1 to the last bit. The lanes of a
+tanh(t) = 1 - 2/(1 + e^2t), with 2t held where tanh is 1 to the last bit. The lanes of a
 vector run along the features, and keys that are hidden are not read: what they hold has no influence. With few queries
 this costs no more than the exponentials that the other way would begin with.
 """
@@ -12,30 +12,33 @@ from numba import njit, prange
 
 from regard._kernels.numba_rows import CHUNK, EXACT, Threaded, drop_row, exp, hidden, place, span
 
+_TOP = 20  # 1 - 2 e^-20 is 1 in float32; twice that for float64
+
 
 @njit(**EXACT)
 def _score(q, k, w):  # type: ignore[no-untyped-def]
     """w . tanh(q + k); NaN where one of them is not finite."""
-    zero, top = w.dtype.type(0), w.dtype.type(20 if w.itemsize == 4 else 40)
+    zero, one, two = w.dtype.type(0), w.dtype.type(1), w.dtype.type(2)
+    top = w.dtype.type(_TOP if w.itemsize == 4 else 2 * _TOP)
     total, spoiled = zero, zero
     for h in range(np.uintp(w.size)):
-        t = 2 * (q[h] + k[h])
+        t = two * (q[h] + k[h])
         t = top if t > top else t
-        total += w[h] - 2 * w[h] / (1 + exp(t))
-        spoiled += k[h] * 0 + q[h] * 0
+        total += w[h] - two * w[h] / (one + exp(t))
+        spoiled += k[h] * zero + q[h] * zero
     return total + spoiled
 
 
 @Threaded
 def scores(q, k, weight, out, block, reach):  # type: ignore[no-untyped-def]
-    """Scores into ``out`` (heads, pitch, width), where a row may attend. q (N, R, H), k (N, Tk, H), weight (nw, H)."""
+    """Scores into ``out`` (heads, pitch, stride), where a row may attend. q (N, R, H), k (N, Tk, H), weight (nw, H)."""
     chunks = (block.rows + CHUNK - 1) // CHUNK
     for task in prange(block.heads * chunks):
         local, start = task // chunks, task % chunks * CHUNK
         head = block.head + local
         w = weight[head % weight.shape[0]]
         for r in range(start, min(start + CHUNK, block.rows)):
-            row, at = block.row + r, (local * block.pitch + r) * block.width - block.key
+            row, at = block.row + r, (local * block.pitch + r) * block.stride - block.key
             first, end = span(head, row, block, reach)
             of_table = place(reach.table_strides, head, row, reach)
             for j in range(first, end):
@@ -51,7 +54,7 @@ def mix(weights, v, out, block):  # type: ignore[no-untyped-def]
         local, start = task // chunks, task % chunks * CHUNK
         head = block.head + local
         for r in range(start, min(start + CHUNK, block.rows)):
-            at, mixed = (local * block.pitch + r) * block.width, out[head, block.row + r]
+            at, mixed = (local * block.pitch + r) * block.stride, out[head, block.row + r]
             mixed[:] = 0
             for j in range(min(block.width, v.shape[1] - block.key)):
                 p = weights[at + j]
@@ -72,14 +75,15 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
 @njit(**EXACT)
 def _pull_features(q, k, w, pull, dq, dk, dw, buffer):  # type: ignore[no-untyped-def]
     """Add the gradients of pull * w . tanh(q + k). One row less than eight pairs of pointers in either loop."""
-    top = w.dtype.type(20 if w.itemsize == 4 else 40)
+    top = w.dtype.type(_TOP if w.itemsize == 4 else 2 * _TOP)
+    one, two, four = w.dtype.type(1), w.dtype.type(2), w.dtype.type(4)
     for h in range(np.uintp(w.size)):
-        t = 2 * (q[h] + k[h])
+        t = two * (q[h] + k[h])
         t = top if t > top else t
-        r = 1 / (1 + exp(t))
+        r = one / (one + exp(t))
         part = pull * r
-        buffer[h] = 4 * w[h] * (part - part * r)
-        dw[h] += pull - 2 * part
+        buffer[h] = four * w[h] * (part - part * r)
+        dw[h] += pull - two * part
     for h in range(np.uintp(w.size)):
         dq[h] += buffer[h]
         dk[h] += buffer[h]
@@ -94,7 +98,7 @@ def gradients(q, k, v, weight, weights, dS, of_output, delta, dq, dk, dv, dw, bl
         w, buffer = weight[head % weight.shape[0]], np.empty(q.shape[2], q.dtype)
         factors = np.ones(block.width, q.dtype)
         for r in range(block.rows):
-            row, at = block.row + r, (task * block.pitch + r) * block.width
+            row, at = block.row + r, (task * block.pitch + r) * block.stride
             if drop.active:
                 drop_row(factors, head * rows + row, block, drop)
             for j in range(block.width):
@@ -102,7 +106,7 @@ def gradients(q, k, v, weight, weights, dS, of_output, delta, dq, dk, dv, dw, bl
                 if not p > 0:  # hidden; or NaN, in a row whose output is NaN and which has no gradient
                     continue
                 key = block.key + j
-                pulled = factors[j] * _dot(of_output[head, row], v[head, key]) if factors[j] != 0 else p * 0
+                pulled = factors[j] * _dot(of_output[head, row], v[head, key]) if factors[j] != 0 else p - p
                 kept = p * factors[j]
                 for e in range(np.uintp(v.shape[2])):
                     dv[head, key, e] += kept * of_output[head, row, e]

@@ -21,17 +21,18 @@ from regard._kernels.numba_rows import CHUNK, EXACT, Threaded, exp, span
 TILE = 64  # four vectors of AVX-512; longer tiles are 5 to 15% faster and waste more on short sequences
 _TILE = np.uintp(TILE)
 _FINITE: dict[str, Any] = {**EXACT, "fastmath": {"contract", "reassoc", "nsz", "arcp", "ninf"}}
-_FEATURES = 16  # features that a task of the backward pass takes
+_FEATURES, _ROWS = 16, 64  # what a task of the backward pass keeps at hand
 
 
 @njit(**EXACT)
 def extremes(rows):  # type: ignore[no-untyped-def]
     """The largest of each feature of (N, H); NaN where one is not finite."""
     largest, spoiled = np.full(rows.shape[1], -np.inf, rows.dtype), np.zeros(rows.shape[1], rows.dtype)
+    zero = rows.dtype.type(0)
     for n in range(rows.shape[0]):
-        for h in range(rows.shape[1]):
+        for h in range(np.uintp(rows.shape[1])):
             largest[h] = rows[n, h] if rows[n, h] > largest[h] else largest[h]
-            spoiled[h] += rows[n, h] * 0
+            spoiled[h] += rows[n, h] * zero
     return largest + spoiled
 
 
@@ -69,10 +70,11 @@ def plan(of_query, of_key, weight, inverse, shift):  # type: ignore[no-untyped-d
 @njit(**EXACT)
 def _power_row(x, shift, out):  # type: ignore[no-untyped-def]
     """e^(2(x - shift)); what rounding takes from a shifted exponent is put back."""
+    one = x.dtype.type(1)
     for h in range(np.uintp(x.size)):
         exponent = 2 * (np.float64(x[h]) - shift[h])
         near = x.dtype.type(exponent)
-        out[h] = exp(near) * (1 + x.dtype.type(exponent - np.float64(near)))
+        out[h] = exp(near) * (one + x.dtype.type(exponent - np.float64(near)))
 
 
 @Threaded
@@ -102,7 +104,7 @@ def tiled_powers(rows, shift, out):  # type: ignore[no-untyped-def]
 @njit(**_FINITE)
 def _two_rows(a0, a1, inverse, B, at, acc):  # type: ignore[no-untyped-def]
     """Add sum_h 1/y_h for two queries and the keys of a tile into ``acc`` (2 TILE,): a pass loads each B once."""
-    H = inverse.size
+    H, one = inverse.size, inverse.dtype.type(1)
     fours = H // 4 * 4
     for h in range(0, fours, 4):
         o = np.uintp(at + h * TILE)
@@ -121,8 +123,8 @@ def _two_rows(a0, a1, inverse, B, at, acc):  # type: ignore[no-untyped-def]
         o = np.uintp(at + h * TILE)
         u, p, q = inverse[h], a0[h] * inverse[h], a1[h] * inverse[h]
         for j in range(_TILE):
-            acc[j] += 1 / (u + p * B[o + j])
-            acc[_TILE + j] += 1 / (u + q * B[o + j])
+            acc[j] += one / (u + p * B[o + j])
+            acc[_TILE + j] += one / (u + q * B[o + j])
 
 
 @njit(**EXACT)
@@ -137,17 +139,19 @@ def _tiles_of(head, row, other, block, reach):  # type: ignore[no-untyped-def]
 
 @Threaded
 def scores(A, B, inverse, scale, out, block, reach):  # type: ignore[no-untyped-def]
-    """scale_n (sum_h 1/u - 2 sum_h 1/y) into ``out`` (heads, pitch, width), where structure lets a row attend.
+    """scale_n (sum_h 1/u - 2 sum_h 1/y) into ``out`` (heads, pitch, stride), where structure lets a row attend.
 
-    A (N, R, H), B flat of (N, tiles, H, TILE), inverse (nw, H), scale (nw,).
+    A (N, R, H), B (N, tiles, H, TILE), inverse (nw, H), scale (nw,).
     """
     H, chunks = inverse.shape[1], (block.rows + CHUNK - 1) // CHUNK
-    tiles = B.size // (A.shape[0] * H * TILE)
+    tiles, flat = B.shape[1], B.reshape(-1)
     for task in prange(block.heads * chunks):
         local, start = task // chunks, task % chunks * CHUNK
         end, head = min(start + CHUNK, block.rows), block.head + local
         u, factor = inverse[head % inverse.shape[0]], scale[head % inverse.shape[0]]
-        total, acc = (1 / u).sum() * factor, np.empty(2 * TILE, A.dtype)
+        total, twice, acc = A.dtype.type(0), factor + factor, np.empty(2 * TILE, A.dtype)
+        for h in range(H):
+            total += factor / u[h]
         for tile in range(block.width // TILE):
             at = (head * tiles + block.key // TILE + tile) * H * TILE
             for r in range(start, end, 2):
@@ -156,33 +160,52 @@ def scores(A, B, inverse, scale, out, block, reach):  # type: ignore[no-untyped-
                 if not seen[0] <= tile < seen[1]:
                     continue
                 acc[:] = 0
-                _two_rows(A[head, block.row + r], A[head, block.row + other], u, B, at, acc)
-                to = np.uintp((local * block.pitch + r) * block.width + tile * TILE)
-                next_to = np.uintp((local * block.pitch + other) * block.width + tile * TILE)
+                _two_rows(A[head, block.row + r], A[head, block.row + other], u, flat, at, acc)
+                to = np.uintp((local * block.pitch + r) * block.stride + tile * TILE)
+                next_to = np.uintp((local * block.pitch + other) * block.stride + tile * TILE)
                 for j in range(_TILE):
-                    out[to + j] = total - 2 * factor * acc[j]
-                    out[next_to + j] = total - 2 * factor * acc[_TILE + j]
+                    out[to + j] = total - twice * acc[j]
+                    out[next_to + j] = total - twice * acc[_TILE + j]
+
+
+@njit(**EXACT)
+def _bring_near(dS, count, near):  # type: ignore[no-untyped-def]
+    """Copy so many rows of a tile side by side; rows that fill up the last four are 0."""
+    for r in range((count + 3) // 4 * 4):
+        for j in range(_TILE):
+            near[np.uintp(r * TILE) + j] = dS[r, j] if r < count else dS.dtype.type(0)
 
 
 @njit(**_FINITE)
-def _four_rows(a0, a1, a2, a3, B, at, dS, to, width, acc):  # type: ignore[no-untyped-def]
-    """One feature of four queries and a tile of keys: the sums over the keys; those over queries go into ``acc``.
+def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):  # type: ignore[no-untyped-def]
+    """Some rows of one head against one tile, for the features of a task, four rows a pass.
 
-    With r = 1/(1 + A B) and t = dS r: sum t (1 - r) for the query and the key, sum t for the weight.
+    With r = 1/(1 + A B) and t = dS r: sum t (1 - r) over keys for the query, and over queries into ``acc`` for the key;
+    sum t for the weight. A, dq (R, H) and dw (H,) of the head; ``at`` is the first feature's tile in B.
     """
-    o, s0 = np.uintp(at), np.uintp(to)
-    s1, s2, s3 = np.uintp(to + width), np.uintp(to + 2 * width), np.uintp(to + 3 * width)
-    zero, one = acc.dtype.type(0), acc.dtype.type(1)
-    sum0, sum1, sum2, sum3, total = zero, zero, zero, zero, zero
-    for j in range(_TILE):
-        here = B[o + j]
-        r0, r1, r2, r3 = one / (one + a0 * here), one / (one + a1 * here), one / (one + a2 * here), one / (one + a3 * here)
-        t0, t1, t2, t3 = dS[s0 + j] * r0, dS[s1 + j] * r1, dS[s2 + j] * r2, dS[s3 + j] * r3
-        g0, g1, g2, g3 = t0 - t0 * r0, t1 - t1 * r1, t2 - t2 * r2, t3 - t3 * r3
-        sum0, sum1, sum2, sum3 = sum0 + g0, sum1 + g1, sum2 + g2, sum3 + g3
-        total += (t0 + t1) + (t2 + t3)
-        acc[j] += (g0 + g1) + (g2 + g3)
-    return sum0, sum1, sum2, sum3, total
+    zero, one, last = acc.dtype.type(0), acc.dtype.type(1), np.uintp(rows[1] - 1)
+    for h in range(np.uintp(features[0]), np.uintp(features[1])):
+        c = (h - np.uintp(features[0])) * _TILE
+        o, total = np.uintp(at) + c, zero
+        for k in range(np.uintp(0), np.uintp(rows[1] - rows[0]), np.uintp(4)):
+            s, q0 = k * _TILE, np.uintp(rows[0]) + k
+            q1, q2, q3 = min(q0 + np.uintp(1), last), min(q0 + np.uintp(2), last), min(q0 + np.uintp(3), last)
+            a0, a1, a2, a3 = A[q0, h], A[q1, h], A[q2, h], A[q3, h]
+            sum0, sum1, sum2, sum3 = zero, zero, zero, zero
+            for j in range(_TILE):
+                b = B[o + j]
+                r0, r1, r2, r3 = one / (one + a0 * b), one / (one + a1 * b), one / (one + a2 * b), one / (one + a3 * b)
+                t0, t1 = near[s + j] * r0, near[s + _TILE + j] * r1
+                t2, t3 = near[s + _TILE + _TILE + j] * r2, near[s + _TILE + _TILE + _TILE + j] * r3
+                g0, g1, g2, g3 = t0 - t0 * r0, t1 - t1 * r1, t2 - t2 * r2, t3 - t3 * r3
+                sum0, sum1, sum2, sum3 = sum0 + g0, sum1 + g1, sum2 + g2, sum3 + g3
+                total += (t0 + t1) + (t2 + t3)
+                acc[c + j] += (g0 + g1) + (g2 + g3)
+            dq[q0, h] += sum0  # a pass that is not full repeats the last row, times 0
+            dq[q1, h] += sum1
+            dq[q2, h] += sum2
+            dq[q3, h] += sum3
+        dw[h] += total
 
 
 @Threaded
@@ -193,32 +216,22 @@ def gradients(A, B, dS, dq, dk, dw, block, reach):  # type: ignore[no-untyped-de
     threads: the sums come out the same bit for bit.
     """
     H = A.shape[2]
-    parts, tiles = (H + _FEATURES - 1) // _FEATURES, B.size // (A.shape[0] * H * TILE)
+    parts, tiles, flat = (H + _FEATURES - 1) // _FEATURES, B.shape[1], B.reshape(-1)
     for task in prange(block.heads * parts):
         local, start = task // parts, task % parts * _FEATURES
-        head, acc = block.head + local, np.empty(TILE, A.dtype)
-        passes = block.pitch // 4
-        seen = np.empty((passes, 2), np.int64)
-        for k in range(passes):
-            last = min(4 * k + 3, block.rows - 1)
-            seen[k, 0], seen[k, 1] = _tiles_of(head, block.row + 4 * k, block.row + last, block, reach)
+        head, acc = block.head + local, np.empty(_FEATURES * TILE, A.dtype)
+        features, near = (start, min(start + _FEATURES, H)), np.empty(_ROWS * TILE, A.dtype)
+        buffer = dS[local * block.pitch * block.stride :][: block.pitch * block.stride].reshape((block.pitch, block.stride))
         for tile in range(block.width // TILE):
-            for h in range(start, min(start + _FEATURES, H)):
-                at = ((head * tiles + block.key // TILE + tile) * H + h) * TILE
-                acc[:] = 0
-                for k in range(passes):
-                    if not seen[k, 0] <= tile < seen[k, 1]:
-                        continue
-                    r0 = block.row + 4 * k
-                    end = block.row + block.rows - 1  # a pass that is not full repeats the last row, times 0
-                    r1, r2, r3 = min(r0 + 1, end), min(r0 + 2, end), min(r0 + 3, end)
-                    to = (local * block.pitch + 4 * k) * block.width + tile * TILE
-                    four = (A[head, r0, h], A[head, r1, h], A[head, r2, h], A[head, r3, h])
-                    sums = _four_rows(*four, B, at, dS, to, block.width, acc)
-                    dq[head, r0, h] += sums[0]
-                    dq[head, r1, h] += sums[1]
-                    dq[head, r2, h] += sums[2]
-                    dq[head, r3, h] += sums[3]
-                    dw[head, h] += sums[4]
+            place = block.key // TILE + tile
+            at = ((head * tiles + place) * H + start) * TILE
+            acc[:] = 0
+            for k in range(0, block.rows, _ROWS):
+                rows = (block.row + k, block.row + min(k + _ROWS, block.rows))
+                seen = _tiles_of(head, rows[0], rows[1] - 1, block, reach)
+                if seen[0] <= tile < seen[1]:
+                    _bring_near(buffer[k:, tile * TILE :], rows[1] - rows[0], near)
+                    _pull_tile(A[head], flat, at, near, dq[head], dw[head], acc, rows, features)
+            for h in range(features[1] - start):
                 for j in range(_TILE):
-                    dk[head, block.key // TILE + tile, h, j] += acc[j]
+                    dk[head, place, start + h, j] += acc[np.uintp(h * TILE) + j]

@@ -1,7 +1,8 @@
 """What the CPU's loops share, and the rows of weights: masks, softmax, dropout. Compiled by Numba at the first call.
 
-Vectors need indices that cannot be negative (``uintp``), division without a check (``error_model``), and few pointers
-that might alias, as LLVM checks no more than eight pairs when a loop begins.
+Vectors need indices that cannot be negative (``uintp``), division without a check (``error_model``), numbers of one
+type (an integer times a float32 is a float64), and few pointers that might alias, as LLVM checks no more than eight
+pairs when a loop begins.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class Reach(NamedTuple):
     keep: Any  # (B, keys)
     has_keep: bool
     table: Any
-    table_strides: tuple[int, int, int, int]
+    table_strides: Any
     has_table: bool
     bias: Any
-    bias_strides: tuple[int, int, int, int]
+    bias_strides: Any
     has_bias: bool
 
 
@@ -64,6 +65,7 @@ class Block(NamedTuple):
     key: int
     width: int
     pitch: int  # rows that the buffer has for each head: ``rows``, filled up to whole passes
+    stride: int  # from one row of the buffer to the next
 
 
 class Threaded:
@@ -194,9 +196,10 @@ def _compiled_number(bits):  # type: ignore[no-untyped-def]
 def _mask_row(scores, begin, head, row, first, count, reach):  # type: ignore[no-untyped-def]
     """Add the bias, and put -inf where padding or a table hides."""
     if reach.has_bias:
-        of_bias = place(reach.bias_strides, head, row, reach) + first * reach.bias_strides[3]
+        stride = reach.bias_strides[3]
+        of_bias = place(reach.bias_strides, head, row, reach) + first * stride
         for j in range(count):
-            added = reach.bias[of_bias + np.intp(j) * reach.bias_strides[3]]
+            added = reach.bias[of_bias + np.intp(j) * stride]
             scores[begin + j] = scores[begin + j] + added if added != -np.inf else added
     if reach.has_keep or reach.has_table:
         of_table = place(reach.table_strides, head, row, reach)
@@ -215,19 +218,19 @@ def weigh_row(scores, bits, at, head, row, block, reach):  # type: ignore[no-unt
         scores[j] = 0
     for j in range(begin + count, np.uintp(at + block.width)):
         scores[j] = 0
-    total = scores.dtype.type(0)
-    largest = number(_largest(bits, begin, count)) if count > 0 else total - np.inf
-    if largest == -np.inf:
+    zero, one, least = scores.dtype.type(0), scores.dtype.type(1), scores.dtype.type(-np.inf)
+    total = zero
+    largest = number(_largest(bits, begin, count)) if count > 0 else least
+    if largest == least:
         for j in range(count):
-            if scores[begin + j] == -np.inf:
-                scores[begin + j] = 0
+            scores[begin + j] = zero if scores[begin + j] == least else scores[begin + j]
             total += scores[begin + j]  # 0, or NaN
         return largest + total
     for j in range(count):
         e = exp(scores[begin + j] - largest)
         scores[begin + j] = e
         total += e
-    inverse = 1 / total
+    inverse = one / total
     for j in range(count):
         scores[begin + j] *= inverse
     return largest + np.log(total)
@@ -271,7 +274,7 @@ def weigh(scores, bits, logsumexp, block, reach, drop):  # type: ignore[no-untyp
         local, start = task // chunks, task % chunks * CHUNK
         factors = np.empty(block.width if drop.active else 0, scores.dtype)
         for r in range(start, min(start + CHUNK, block.rows)):
-            head, row, at = block.head + local, block.row + r, (local * block.pitch + r) * block.width
+            head, row, at = block.head + local, block.row + r, (local * block.pitch + r) * block.stride
             logsumexp[head, row] = weigh_row(scores, bits, at, head, row, block, reach)
             if drop.active:
                 drop_row(factors, head * rows + row, block, drop)
@@ -301,7 +304,7 @@ def pull(weights, pulls, delta, block, keys, drop):  # type: ignore[no-untyped-d
         local, start = task // chunks, task % chunks * CHUNK
         factors = np.empty(block.width if drop.active else 0, weights.dtype)
         for r in range(start, min(start + CHUNK, block.pitch)):
-            at = (local * block.pitch + r) * block.width
+            at = (local * block.pitch + r) * block.stride
             if r >= block.rows:
                 pulls[at : at + block.width] = 0
                 continue
@@ -317,7 +320,7 @@ def hide(weights, block, reach):  # type: ignore[no-untyped-def]
     """Put -1 where a row may not attend, so that it can be told from a weight that is 0."""
     for task in prange(block.heads):
         for r in range(block.rows):
-            head, row, at = block.head + task, block.row + r, (task * block.pitch + r) * block.width
+            head, row, at = block.head + task, block.row + r, (task * block.pitch + r) * block.stride
             first, end = span(head, row, block, reach)
             of_table = place(reach.table_strides, head, row, reach)
             of_bias = place(reach.bias_strides, head, row, reach)
