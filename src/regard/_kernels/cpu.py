@@ -129,6 +129,8 @@ def blocks(problem: Problem, *, whole: bool = False) -> Iterator[Block]:
     """Blocks that cover all rows which may see a key; ``whole``: one block."""
     N, R, _ = problem.query.shape
     reach, keys = problem.reach, problem.reach.keys
+    if not N * R * keys:
+        return
     each = size(problem.block((0, 1), (0, R), (0, keys)))
     if whole or each <= _WEIGHTS:
         heads = N if whole else max(1, _WEIGHTS // max(1, each))
@@ -200,12 +202,9 @@ class Gradients(NamedTuple):
     bias: Tensor | None  # as the bias, before it is broadcast
 
 
-def backward(
-    problem: Problem, of_output: Tensor, output: Tensor, saved: Tensor, bias: Tensor | None, drop: Drop
-) -> Gradients:
+def backward(problem: Problem, of_output: Tensor, saved: Tensor, bias: Tensor | None, drop: Drop) -> Gradients:
     """Gradients, given that of the output (N, R, Ev)."""
     value, logsumexp = problem.value, problem.value.new_empty(problem.query.shape[:2])
-    delta = (of_output * output).sum(-1)
     found = Gradients(
         torch.zeros_like(problem.query),
         torch.zeros_like(problem.key if problem.packed is None else torch.from_numpy(problem.packed.B)),
@@ -220,13 +219,14 @@ def backward(
         if not saved.numel():
             weights = _room(weights, block)
             weigh(problem, block, weights.numpy(), logsumexp.numpy(), keep)
-        _pull(problem, block, weights, pulls, of_output, delta, found, drop)
+        _pull(problem, block, weights, pulls, of_output, found, drop)
         if found.bias is not None:
             _pull_bias(problem.reach, block, shaped(pulls, block, value.shape[1]), found.bias)
     if problem.packed is not None:
-        _finish(problem, found)
-        key = found.key.mT.reshape(problem.key.shape[0], -1, problem.key.shape[2])[:, : problem.key.shape[1]]
-        found = found._replace(key=key * (4 * _per_head(problem)))
+        factor, N = 4 * _per_head(problem), problem.key.shape[0]
+        found.query.mul_(factor)
+        found.weight.mul_(-2)
+        found = found._replace(key=found.key.mT.reshape(N, -1, factor.shape[-1])[:, : problem.key.shape[1]] * factor)
     return found
 
 
@@ -236,7 +236,6 @@ def _pull(
     weights: Tensor,
     pulls: Tensor,
     of_output: Tensor,
-    delta: Tensor,
     found: Gradients,
     drop: Drop,
 ) -> None:
@@ -245,23 +244,18 @@ def _pull(
     work = block.heads * block.rows * block.width * q.shape[-1]
     sums = [x.numpy() for x in found[:4] if x is not None]
     if problem.packed is None:
-        inputs = [x.numpy() for x in (q, k, v, problem.weight, weights, pulls, of_output, delta)]
+        inputs = [x.numpy() for x in (q, k, v, problem.weight, weights, pulls, of_output)]
         direct.gradients(work * 1.5 * _DIRECT_TERM, *inputs, *sums, block, drop)
         return
     heads, keys, some = _slices(block, v)
     dropped = shaped(weights, block, v.shape[1])
     of_block = of_output[heads, some]
     torch.bmm(of_block, v[heads, keys].mT, out=shaped(pulls, block, v.shape[1]))
-    rows.pull(work / q.shape[-1] * _WEIGHT, weights.numpy(), pulls.numpy(), delta.numpy(), block, v.shape[1], drop)
+    rows.pull(work / q.shape[-1] * _WEIGHT, weights.numpy(), pulls.numpy(), block, q.shape[1], v.shape[1], drop)
     found.value[heads, keys].baddbmm_(dropped.mT, of_block)
     A, B, *_ = problem.packed
     dq, dk, _, dw = sums
     packed.gradients(work * 2 * _PACKED_TERM, A, B, pulls.numpy(), dq, dk, dw, block, problem.reach)
-
-
-def _finish(problem: Problem, found: Gradients) -> None:
-    found.query.mul_(4 * _per_head(problem))
-    found.weight.mul_(-2)
 
 
 def _per_head(problem: Problem) -> Tensor:

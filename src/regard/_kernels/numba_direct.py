@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from regard._kernels.numba_rows import CHUNK, EXACT, Threaded, drop_row, exp, hidden, place, span
+from regard._kernels.numba_rows import CHUNK, EXACT, Threaded, drop_row, exp, hidden, place, pull_row, span
 
 _TOP = 20  # 1 - 2 e^-20 is 1 in float32; twice that for float64
 
@@ -74,7 +74,7 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
 
 @njit(**EXACT)
 def _pull_features(q, k, w, pull, dq, dk, dw, buffer):  # type: ignore[no-untyped-def]
-    """Add the gradients of pull * w . tanh(q + k). One row less than eight pairs of pointers in either loop."""
+    """Add the gradients of pull * w . tanh(q + k). """
     top = w.dtype.type(_TOP if w.itemsize == 4 else 2 * _TOP)
     one, two, four = w.dtype.type(1), w.dtype.type(2), w.dtype.type(4)
     for h in range(np.uintp(w.size)):
@@ -89,8 +89,21 @@ def _pull_features(q, k, w, pull, dq, dk, dw, buffer):  # type: ignore[no-untype
         dk[h] += buffer[h]
 
 
+@njit(**EXACT)
+def _pull_values(weights, dS, at, v, of_output, dv, factors, block):  # type: ignore[no-untyped-def]
+    """The gradients of one row's weights into dS, and what it brings to those of the values, where it has weight."""
+    for j in range(block.width):
+        p, key = weights[at + j], block.key + j
+        dS[at + j] = p - p
+        if p > 0 and factors[j] > 0:  # not hidden; nor NaN, in a row whose output is NaN and which has no gradient
+            dS[at + j] = _dot(of_output, v[key])
+            kept = p * factors[j]
+            for e in range(np.uintp(of_output.size)):
+                dv[key, e] += kept * of_output[e]
+
+
 @Threaded
-def gradients(q, k, v, weight, weights, dS, of_output, delta, dq, dk, dv, dw, block, drop):  # type: ignore[no-untyped-def]
+def gradients(q, k, v, weight, weights, dS, of_output, dq, dk, dv, dw, block, drop):  # type: ignore[no-untyped-def]
     """Add what the rows of the block bring: dq (N, R, H), dk (N, Tk, H), dv (N, Tk, Ev), dw (N, H); and fill dS."""
     rows = q.shape[1]
     for task in prange(block.heads):
@@ -101,14 +114,11 @@ def gradients(q, k, v, weight, weights, dS, of_output, delta, dq, dk, dv, dw, bl
             row, at = block.row + r, (task * block.pitch + r) * block.stride
             if drop.active:
                 drop_row(factors, head * rows + row, block, drop)
+            _pull_values(weights, dS, at, v[head], of_output[head, row], dv[head], factors, block)
+            pull_row(weights, dS, at, factors, drop.active, block.width)
             for j in range(block.width):
-                p, dS[at + j] = weights[at + j], 0
-                if not p > 0:  # hidden; or NaN, in a row whose output is NaN and which has no gradient
-                    continue
-                key = block.key + j
-                pulled = factors[j] * _dot(of_output[head, row], v[head, key]) if factors[j] != 0 else p - p
-                kept = p * factors[j]
-                for e in range(np.uintp(v.shape[2])):
-                    dv[head, key, e] += kept * of_output[head, row, e]
-                dS[at + j] = p * (pulled - delta[head, row])
-                _pull_features(q[head, row], k[head, key], w, dS[at + j], dq[head, row], dk[head, key], dw[head], buffer)
+                s, key = dS[at + j], block.key + j
+                if s < 0 or s > 0:
+                    _pull_features(q[head, row], k[head, key], w, s, dq[head, row], dk[head, key], dw[head], buffer)
+                else:
+                    dS[at + j] = 0

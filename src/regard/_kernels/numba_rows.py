@@ -283,23 +283,28 @@ def weigh(scores, bits, logsumexp, block, reach, drop):  # type: ignore[no-untyp
 
 
 @njit(**EXACT)
-def pull_row(weights, pulls, at, delta, factors, dropping, count):  # type: ignore[no-untyped-def]
-    """From the gradients of dropped weights to those of scores, in place: dS = P (m dP - delta); and P to m P."""
-    begin = np.uintp(at)
+def pull_row(weights, pulls, at, factors, dropping, count):  # type: ignore[no-untyped-def]
+    """From the gradients of dropped weights to those of scores, in place; and P to m P, where m is dropout's factor.
+
+    dS_ij = P_ij (m_ij dP_ij - sum_k P_ik m_ik dP_ik), a sum that is exact where one key has all the weight.
+    """
+    begin, total = np.uintp(at), weights.dtype.type(0)
     if dropping:
         for j in range(np.uintp(count)):
-            p, kept = weights[begin + j], weights[begin + j] * factors[j]
-            pulls[begin + j] = kept * pulls[begin + j] - p * delta
-            weights[begin + j] = kept
-    else:
+            pulls[begin + j] *= factors[j]
+    for j in range(np.uintp(count)):
+        total += weights[begin + j] * pulls[begin + j]
+    for j in range(np.uintp(count)):
+        pulls[begin + j] = weights[begin + j] * (pulls[begin + j] - total)
+    if dropping:
         for j in range(np.uintp(count)):
-            pulls[begin + j] = weights[begin + j] * (pulls[begin + j] - delta)
+            weights[begin + j] *= factors[j]
 
 
 @Threaded
-def pull(weights, pulls, delta, block, keys, drop):  # type: ignore[no-untyped-def]
-    """`pull_row` for a block of so many ``keys``; what fills up passes and tiles gets 0."""
-    chunks, rows, count = (block.pitch + CHUNK - 1) // CHUNK, delta.shape[1], min(block.width, keys - block.key)
+def pull(weights, pulls, block, rows, keys, drop):  # type: ignore[no-untyped-def]
+    """`pull_row` for a block of a problem of so many rows and keys; what fills up passes and tiles gets 0."""
+    chunks, count = (block.pitch + CHUNK - 1) // CHUNK, min(block.width, keys - block.key)
     for task in prange(block.heads * chunks):
         local, start = task // chunks, task % chunks * CHUNK
         factors = np.empty(block.width if drop.active else 0, weights.dtype)
@@ -308,10 +313,9 @@ def pull(weights, pulls, delta, block, keys, drop):  # type: ignore[no-untyped-d
             if r >= block.rows:
                 pulls[at : at + block.width] = 0
                 continue
-            head, row = block.head + local, block.row + r
             if drop.active:
-                drop_row(factors, head * rows + row, block, drop)
-            pull_row(weights, pulls, at, delta[head, row], factors, drop.active, count)
+                drop_row(factors, (block.head + local) * rows + block.row + r, block, drop)
+            pull_row(weights, pulls, at, factors, drop.active, count)
             pulls[at + count : at + block.width] = 0
 
 

@@ -27,7 +27,7 @@ _DROP = "Tensor? seed, float dropout_p"
 torch.library.define("regard::additive", f"({_INPUTS}, {_RANGE}, {_DROP}, bool save) -> (Tensor, Tensor)")
 torch.library.define(
     "regard::additive_backward",
-    f"(Tensor of_output, Tensor output, Tensor saved, {_INPUTS}, {_RANGE}, {_DROP}) "
+    f"(Tensor of_output, Tensor saved, {_INPUTS}, {_RANGE}, {_DROP}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.define(
@@ -72,7 +72,6 @@ def _additive_fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tup
 @torch.library.impl("regard::additive_backward", "cpu")
 def _backward_cpu(
     of_output: Tensor,
-    output: Tensor,
     saved: Tensor,
     query: Tensor,
     key: Tensor,
@@ -90,8 +89,8 @@ def _backward_cpu(
 
     problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
     shape = (*problem.query.shape[:2], value.shape[-1])
-    of_output, output = (x.detach().to(problem.value.dtype).contiguous().view(shape) for x in (of_output, output))
-    found = cpu.backward(problem, of_output, output, saved.detach(), bias, cpu.dropout(dropout_p, seed))
+    of_output = of_output.detach().to(problem.value.dtype).contiguous().view(shape)
+    found = cpu.backward(problem, of_output, saved.detach(), bias, cpu.dropout(dropout_p, seed))
     of_weight = found.weight.view(-1, *weight.shape).sum(0)
     of_bias = of_output.new_empty(0) if found.bias is None else found.bias
     return (
@@ -112,7 +111,6 @@ def _of_group(found: Tensor, tensor: Tensor) -> Tensor:
 @torch.library.register_fake("regard::additive_backward")
 def _backward_fake(
     of_output: Tensor,
-    output: Tensor,
     saved: Tensor,
     query: Tensor,
     key: Tensor,
@@ -128,7 +126,7 @@ def _backward_fake(
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     query, key, value, weight, bias, table, keep, low, high, seed, dropout_p, _ = inputs
-    ctx.save_for_backward(*output, query, key, value, weight, bias, table, keep, seed)
+    ctx.save_for_backward(output[1], query, key, value, weight, bias, table, keep, seed)
     ctx.options = (low, high, dropout_p)
     ctx.set_materialize_grads(False)
 
@@ -139,7 +137,7 @@ def _differentiate(ctx: Any, of_output: Tensor | None, _: Tensor | None) -> tupl
     *tensors, seed = ctx.saved_tensors
     low, high, dropout_p = ctx.options
     *of_inputs, of_bias = _backward(of_output, *tensors, low, high, seed, dropout_p)
-    return (*of_inputs, of_bias if tensors[6] is not None else None, *(None,) * 7)
+    return (*of_inputs, of_bias if tensors[5] is not None else None, *(None,) * 7)
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> None:
