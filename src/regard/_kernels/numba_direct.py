@@ -8,11 +8,18 @@ this costs no more than the exponentials that the other way would begin with.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
-from regard._kernels.numba_rows import CHUNK, EXACT, Threaded, drop_row, exp, hidden, place, pull_row, span
+from regard._kernels.numba_pool import EXACT, FINITE, Threaded
+from regard._kernels.numba_rows import CHUNK, drop_row, exp, hidden, place, pull_row, span
 
 _TOP = 20  # 1 - 2 e^-20 is 1 in float32; twice that for float64
+
+
+@njit(**FINITE)
+def _ratio(a, b):  # type: ignore[no-untyped-def]
+    """a/b where both are finite, or NaN."""
+    return a / b
 
 
 @njit(**EXACT)
@@ -24,16 +31,16 @@ def _score(q, k, w):  # type: ignore[no-untyped-def]
     for h in range(np.uintp(w.size)):
         t = two * (q[h] + k[h])
         t = top if t > top else t
-        total += w[h] - two * w[h] / (one + exp(t))
+        total += w[h] - _ratio(two * w[h], one + exp(t))
         spoiled += k[h] * zero + q[h] * zero
     return total + spoiled
 
 
 @Threaded
-def scores(q, k, weight, out, block, reach):  # type: ignore[no-untyped-def]
+def scores(begin, step, q, k, weight, out, block, reach):  # type: ignore[no-untyped-def]
     """Scores into ``out`` (heads, pitch, stride), where a row may attend. q (N, R, H), k (N, Tk, H), weight (nw, H)."""
     chunks = (block.rows + CHUNK - 1) // CHUNK
-    for task in prange(block.heads * chunks):
+    for task in range(begin, block.heads * chunks, step):
         local, start = task // chunks, task % chunks * CHUNK
         head = block.head + local
         w = weight[head % weight.shape[0]]
@@ -47,10 +54,10 @@ def scores(q, k, weight, out, block, reach):  # type: ignore[no-untyped-def]
 
 
 @Threaded
-def mix(weights, v, out, block):  # type: ignore[no-untyped-def]
+def mix(begin, step, weights, v, out, block):  # type: ignore[no-untyped-def]
     """out = P v, without a look at values whose weight is 0. v (N, Tk, Ev), out (N, R, Ev)."""
     chunks = (block.rows + CHUNK - 1) // CHUNK
-    for task in prange(block.heads * chunks):
+    for task in range(begin, block.heads * chunks, step):
         local, start = task // chunks, task % chunks * CHUNK
         head = block.head + local
         for r in range(start, min(start + CHUNK, block.rows)):
@@ -80,7 +87,7 @@ def _pull_features(q, k, w, pull, dq, dk, dw, buffer):  # type: ignore[no-untype
     for h in range(np.uintp(w.size)):
         t = two * (q[h] + k[h])
         t = top if t > top else t
-        r = one / (one + exp(t))
+        r = _ratio(one, one + exp(t))
         part = pull * r
         buffer[h] = four * w[h] * (part - part * r)
         dw[h] += pull - two * part
@@ -103,10 +110,10 @@ def _pull_values(weights, dS, at, v, of_output, dv, factors, block):  # type: ig
 
 
 @Threaded
-def gradients(q, k, v, weight, weights, dS, of_output, dq, dk, dv, dw, block, drop):  # type: ignore[no-untyped-def]
+def gradients(begin, step, q, k, v, weight, weights, dS, of_output, dq, dk, dv, dw, block, drop):  # type: ignore[no-untyped-def]
     """Add what the rows of the block bring: dq (N, R, H), dk (N, Tk, H), dv (N, Tk, Ev), dw (N, H); and fill dS."""
     rows = q.shape[1]
-    for task in prange(block.heads):
+    for task in range(begin, block.heads, step):
         head = block.head + task
         w, buffer = weight[head % weight.shape[0]], np.empty(q.shape[2], q.dtype)
         factors = np.ones(block.width, q.dtype)

@@ -4,23 +4,21 @@ With A = e^(2q) and B = e^(2k), tanh(q + k) = 1 - 2/(1 + A B), so that w . tanh(
 y_h = (1 + A_h B_h)/w_h. Four terms share a division: (1/y0 + 1/y1) + (1/y2 + 1/y3) = ((y0 + y1) y2 y3 + (y2 + y3) y0 y1)
 / (y0 y1 y2 y3). The lanes of a vector run along keys, which are laid out in tiles, (tiles, features, TILE).
 
-All that enters is finite, and no product leaves the range: `plan` has looked. So LLVM may take ("ninf") a reciprocal's
-estimate and one step of Newton's for a division.
+All that enters is finite, and no product leaves the range: `plan` has looked.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
-from regard._kernels.numba_rows import CHUNK, EXACT, Threaded, exp, span
+from regard._kernels.numba_pool import EXACT, FINITE, Threaded
+from regard._kernels.numba_rows import CHUNK, exp, span
 
 TILE = 64  # four vectors of AVX-512; longer tiles are 5 to 15% faster and waste more on short sequences
 _TILE = np.uintp(TILE)
-_FINITE: dict[str, Any] = {**EXACT, "fastmath": {"contract", "reassoc", "nsz", "arcp", "ninf"}}
 _FEATURES, _ROWS = 16, 64  # what a task of the backward pass keeps at hand
 
 
@@ -78,30 +76,32 @@ def _power_row(x, shift, out):  # type: ignore[no-untyped-def]
 
 
 @Threaded
-def powers(rows, shift, out):  # type: ignore[no-untyped-def]
+def powers(begin, step, rows, shift, out):  # type: ignore[no-untyped-def]
     """A = e^(2(q - c)) of (N, T, H)."""
     chunks = (rows.shape[1] + CHUNK - 1) // CHUNK
-    for task in prange(rows.shape[0] * chunks):
+    for task in range(begin, rows.shape[0] * chunks, step):
         n, start = task // chunks, task % chunks * CHUNK
         for t in range(start, min(start + CHUNK, rows.shape[1])):
             _power_row(rows[n, t], shift, out[n, t])
 
 
 @Threaded
-def tiled_powers(rows, shift, out):  # type: ignore[no-untyped-def]
+def tiled_powers(begin, step, rows, shift, out):  # type: ignore[no-untyped-def]
     """B = e^(2(k + c)) of (N, T, H) as tiles (N, tiles, H, TILE); what fills up the last one is 0."""
     tiles = out.shape[1]
-    for task in prange(rows.shape[0] * tiles):
+    for task in range(begin, rows.shape[0] * tiles, step):
         n, tile = task // tiles, task % tiles
-        powers = np.zeros((TILE, rows.shape[2]), rows.dtype)
-        for t in range(min(TILE, rows.shape[1] - tile * TILE)):
+        count = min(TILE, rows.shape[1] - tile * TILE)
+        powers = np.empty((count, rows.shape[2]), rows.dtype)
+        for t in range(count):
             _power_row(rows[n, tile * TILE + t], shift, powers[t])
         for h in range(np.uintp(rows.shape[2])):
-            for t in range(_TILE):
+            for t in range(np.uintp(count)):
                 out[n, tile, h, t] = powers[t, h]
+            out[n, tile, h, count:] = 0
 
 
-@njit(**_FINITE)
+@njit(**FINITE)
 def _two_rows(a0, a1, inverse, B, at, acc):  # type: ignore[no-untyped-def]
     """Add sum_h 1/y_h for two queries and the keys of a tile into ``acc`` (2 TILE,): a pass loads each B once."""
     H, one = inverse.size, inverse.dtype.type(1)
@@ -138,14 +138,14 @@ def _tiles_of(head, row, other, block, reach):  # type: ignore[no-untyped-def]
 
 
 @Threaded
-def scores(A, B, inverse, scale, out, block, reach):  # type: ignore[no-untyped-def]
+def scores(begin, step, A, B, inverse, scale, out, block, reach):  # type: ignore[no-untyped-def]
     """scale_n (sum_h 1/u - 2 sum_h 1/y) into ``out`` (heads, pitch, stride), where structure lets a row attend.
 
     A (N, R, H), B (N, tiles, H, TILE), inverse (nw, H), scale (nw,).
     """
     H, chunks = inverse.shape[1], (block.rows + CHUNK - 1) // CHUNK
     tiles, flat = B.shape[1], B.reshape(-1)
-    for task in prange(block.heads * chunks):
+    for task in range(begin, block.heads * chunks, step):
         local, start = task // chunks, task % chunks * CHUNK
         end, head = min(start + CHUNK, block.rows), block.head + local
         u, factor = inverse[head % inverse.shape[0]], scale[head % inverse.shape[0]]
@@ -176,7 +176,7 @@ def _bring_near(dS, count, near):  # type: ignore[no-untyped-def]
             near[np.uintp(r * TILE) + j] = dS[r, j] if r < count else dS.dtype.type(0)
 
 
-@njit(**_FINITE)
+@njit(**FINITE)
 def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):  # type: ignore[no-untyped-def]
     """Some rows of one head against one tile, for the features of a task, four rows a pass.
 
@@ -209,7 +209,7 @@ def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):  # type: ignore[no-
 
 
 @Threaded
-def gradients(A, B, dS, dq, dk, dw, block, reach):  # type: ignore[no-untyped-def]
+def gradients(begin, step, A, B, dS, dq, dk, dw, block, reach):  # type: ignore[no-untyped-def]
     """Add what the rows of the block bring: dq (N, R, H) and dk (N, tiles, H, TILE) up to 4w, dw (N, H) up to -2.
 
     A task has some features of one head to itself, so that no two tasks add to the same number, in any number of
@@ -217,7 +217,7 @@ def gradients(A, B, dS, dq, dk, dw, block, reach):  # type: ignore[no-untyped-de
     """
     H = A.shape[2]
     parts, tiles, flat = (H + _FEATURES - 1) // _FEATURES, B.shape[1], B.reshape(-1)
-    for task in prange(block.heads * parts):
+    for task in range(begin, block.heads * parts, step):
         local, start = task // parts, task % parts * _FEATURES
         head, acc = block.head + local, np.empty(_FEATURES * TILE, A.dtype)
         features, near = (start, min(start + _FEATURES, H)), np.empty(_ROWS * TILE, A.dtype)

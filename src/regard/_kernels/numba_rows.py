@@ -8,27 +8,15 @@ pairs when a loop begins.
 from __future__ import annotations
 
 import math
-import os
-import threading
-import types as python_types
-from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-import torch
-from numba import njit, prange, types
+from numba import njit, types
 from numba.extending import overload
 
+from regard._kernels.numba_pool import EXACT, Threaded
+
 CHUNK = 32  # rows to a task
-EXACT: dict[str, Any] = {
-    "error_model": "numpy",
-    "nogil": True,
-    "cache": True,
-    "fastmath": {"contract", "reassoc", "nsz", "arcp"},  # NaN and inf keep their meaning
-}
-_SMALL = 100_000  # nanoseconds of work below which waking a second thread costs more than it brings
 
 
 class Reach(NamedTuple):
@@ -66,42 +54,6 @@ class Block(NamedTuple):
     width: int
     pitch: int  # rows that the buffer has for each head: ``rows``, filled up to whole passes
     stride: int  # from one row of the buffer to the next
-
-
-class Threaded:
-    """A loop over tasks, compiled twice: for the calling thread, and for Numba's pool where the work is worth it."""
-
-    def __init__(self, body: Callable[..., None]) -> None:
-        # Numba's cache knows a function by its name, not by how it is compiled: the second needs one of its own.
-        twin = python_types.FunctionType(body.__code__, body.__globals__, f"{body.__name__}_threaded")
-        twin.__qualname__, twin.__module__ = twin.__name__, body.__module__
-        self.serial = njit(**EXACT)(body)
-        self.parallel = njit(parallel=True, **EXACT)(twin)
-
-    def __call__(self, nanoseconds: float, *arguments: Any) -> None:
-        threads = torch.get_num_threads()
-        if nanoseconds < _SMALL or threads == 1 or _State.forked:
-            self.serial(*arguments)
-            return
-        with _State.turn:
-            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-            self.parallel(*arguments)
-            if not isinstance(_State.turn, nullcontext) and numba.threading_layer() != "workqueue":
-                _State.turn = nullcontext()  # other layers may be entered by several threads at once
-
-
-class _State:
-    """A forked child must not enter the pool of its parent, which is gone; the workqueue takes one caller at a time."""
-
-    forked = False
-    turn: Any = threading.Lock()
-
-
-def _after_fork() -> None:
-    _State.forked, _State.turn = True, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def exp(x: Any) -> Any:
@@ -267,10 +219,10 @@ class Drop(NamedTuple):
 
 
 @Threaded
-def weigh(scores, bits, logsumexp, block, reach, drop):  # type: ignore[no-untyped-def]
+def weigh(begin, step, scores, bits, logsumexp, block, reach, drop):  # type: ignore[no-untyped-def]
     """Scores (heads, pitch, width) to weights, in place, after dropout; and the logsumexp of each row (N, R)."""
     chunks, rows = (block.rows + CHUNK - 1) // CHUNK, logsumexp.shape[1]
-    for task in prange(block.heads * chunks):
+    for task in range(begin, block.heads * chunks, step):
         local, start = task // chunks, task % chunks * CHUNK
         factors = np.empty(block.width if drop.active else 0, scores.dtype)
         for r in range(start, min(start + CHUNK, block.rows)):
@@ -302,10 +254,10 @@ def pull_row(weights, pulls, at, factors, dropping, count):  # type: ignore[no-u
 
 
 @Threaded
-def pull(weights, pulls, block, rows, keys, drop):  # type: ignore[no-untyped-def]
+def pull(begin, step, weights, pulls, block, rows, keys, drop):  # type: ignore[no-untyped-def]
     """`pull_row` for a block of a problem of so many rows and keys; what fills up passes and tiles gets 0."""
     chunks, count = (block.pitch + CHUNK - 1) // CHUNK, min(block.width, keys - block.key)
-    for task in prange(block.heads * chunks):
+    for task in range(begin, block.heads * chunks, step):
         local, start = task // chunks, task % chunks * CHUNK
         factors = np.empty(block.width if drop.active else 0, weights.dtype)
         for r in range(start, min(start + CHUNK, block.pitch)):
@@ -320,9 +272,9 @@ def pull(weights, pulls, block, rows, keys, drop):  # type: ignore[no-untyped-de
 
 
 @Threaded
-def hide(weights, block, reach):  # type: ignore[no-untyped-def]
+def hide(begin, step, weights, block, reach):  # type: ignore[no-untyped-def]
     """Put -1 where a row may not attend, so that it can be told from a weight that is 0."""
-    for task in prange(block.heads):
+    for task in range(begin, block.heads, step):
         for r in range(block.rows):
             head, row, at = block.head + task, block.row + r, (task * block.pitch + r) * block.stride
             first, end = span(head, row, block, reach)
