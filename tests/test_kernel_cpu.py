@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,18 +20,25 @@ from regard import Additive, Observe, attention, causal, padding, window
 from regard._kernels import cpu, ops
 from regard.errors import UnsupportedError
 
-PACKED, DIRECT = (2, 3, 2, 9, 70, 11, 13), (2, 3, 1, 1, 7, 11, 13)
+PACKED, DIRECT = (2, 3, 2, 9, 70, 11, 13), (5, 3, 1, 2, 31, 11, 13)
 
 
-def compare(call: Call, rtol: float = 2e-5, **more: Any) -> None:
-    """Output and gradients of the kernel against the reference in float64."""
+def compare(call: Call, factor: float = 4) -> None:
+    """Output and gradients against float64, as law 8 does, where the exact gradient may be 0: by that of the largest."""
     of_output = fixed_like(call.query[..., :1].expand(*call.query.shape[:-1], call.value.shape[-1]))
-    exact = gradients(Call(**{**vars(call.to(torch.float64)), "impl": "reference"}), of_output, **more)
-    ours = gradients(Call(**{**vars(call), "impl": "cpu"}), of_output, **more)
-    for name, a, b in zip(["output", *"qkvwb"], [ours[0], *ours[1]], [exact[0], *exact[1]], strict=False):
+    exact = gradients(replace(call.to(torch.float64), impl="reference"), of_output)
+    plain = gradients(replace(call, impl="reference"), of_output)
+    ours = gradients(replace(call, impl="cpu"), of_output)
+    eps, slack = torch.finfo(call.query.dtype).eps, 8 if call.query.dtype == torch.float64 else 2
+    largest = max(x.abs().max().item() for x in exact[1])
+    for name, a, b, c in zip(["output", *"qkvwb"], *([x[0], *x[1]] for x in (ours, plain, exact)), strict=False):
         assert a.isfinite().all(), name
-        error = (a.double() - b).norm() / b.norm().clamp(min=1e-30)
-        assert error <= rtol, f"{name}: {error:.1e}"
+        free = eps * (largest if name != "output" else c.abs().max().item())
+        assert rms(a - c) <= factor * rms(b - c) + slack * free, name
+
+
+def rms(tensor: Tensor) -> float:
+    return tensor.double().square().mean().sqrt().item()
 
 
 def tensors(shape: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
@@ -67,20 +75,20 @@ EDGES = {
 @pytest.mark.parametrize("edge", EDGES)
 def test_any_finite_input(edge: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     call = make_call(shape, "additive", mask="all", bias="full").to(dtype)
-    compare(Call(**{**vars(call), "query": EDGES[edge](call.query), "key": EDGES[edge](call.key)}))
+    compare(replace(call, query=EDGES[edge](call.query), key=EDGES[edge](call.key)))
 
 
 @pytest.mark.parametrize("weight", [0.0, 1e-30, 1e25])
 def test_any_finite_weight(weight: float) -> None:
     call = make_call(PACKED, "additive")
     some = torch.arange(call.query.shape[-1]) % 2 == 0
-    compare(Call(**{**vars(call), "weight": torch.where(some, call.weight * weight, call.weight)}), rtol=2e-4)
+    compare(replace(call, weight=torch.where(some, call.weight * weight, call.weight)))
 
 
 def test_features_far_from_zero_that_cancel() -> None:
     call = make_call(PACKED, "additive")
     far = torch.linspace(-3e4, 3e4, call.query.shape[-1])
-    compare(Call(**{**vars(call), "query": call.query + far, "key": call.key - far}))
+    compare(replace(call, query=call.query + far, key=call.key - far))
 
 
 def test_long_rows_are_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +98,7 @@ def test_long_rows_are_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, mask in {"window": window(9) & causal(), "none": None, "keep": padding(lengths=[97, 150])}.items():
             call = make_call((2, 1, 2, 131, 150, 8, 5), "additive_heads", bias="full")
             what = Observe(entropy=True, received=True, top=12, rows=[3, -1], weights=True, position=True)
-            leaves = Call(**{**vars(call), "mask": mask, "impl": "cpu"}).leaves()
+            leaves = replace(call, mask=mask, impl="cpu").leaves()
             output, seen = leaves.run(observe=what)
             grads = torch.autograd.grad(output, leaves.inputs, fixed_like(output))
             found = [output, *grads, *(getattr(seen, n) for n in ("entropy", "received", "rows", "weights", "position"))]
@@ -126,15 +134,16 @@ def test_dropout_is_recomputed_in_backward(shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_derivatives_it_lacks_name_the_reference() -> None:
     call = make_call(PACKED, "additive", impl="cpu").leaves()
     (gradient,) = torch.autograd.grad(call.run().square().sum(), call.query, create_graph=True)
     with pytest.raises(UnsupportedError, match='impl="reference"'):
         gradient.sum().backward()
     with pytest.raises(UnsupportedError, match='impl="reference"'):
-        torch.func.jvp(lambda q: Call(**{**vars(call), "query": q}).run(), (call.query,), (call.query,))
+        torch.func.jvp(lambda q: replace(call, query=q).run(), (call.query,), (call.query,))
     with pytest.raises(UnsupportedError, match='impl="reference"'):
-        torch.vmap(lambda q: Call(**{**vars(call), "query": q}).run())(call.query[None])
+        torch.vmap(lambda q: replace(call, query=q).run())(call.query[None])
 
 
 def test_explain_impl_names_it() -> None:

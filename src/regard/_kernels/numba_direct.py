@@ -22,6 +22,12 @@ def _ratio(a, b):  # type: ignore[no-untyped-def]
     return a / b
 
 
+@njit(**{**EXACT, "fastmath": False})
+def _spoil(x, zero):  # type: ignore[no-untyped-def]
+    """0, or NaN where x is not finite. Were the order of operations free, x 0 + y 0 might become (x + y) 0."""
+    return x * zero
+
+
 @njit(**EXACT)
 def _score(q, k, w):  # type: ignore[no-untyped-def]
     """w . tanh(q + k); NaN where one of them is not finite."""
@@ -32,7 +38,7 @@ def _score(q, k, w):  # type: ignore[no-untyped-def]
         t = two * (q[h] + k[h])
         t = top if t > top else t
         total += w[h] - _ratio(two * w[h], one + exp(t))
-        spoiled += k[h] * zero + q[h] * zero
+        spoiled += _spoil(k[h], zero) + _spoil(q[h], zero)
     return total + spoiled
 
 
