@@ -1,4 +1,4 @@
-"""The CPU's kernel of additive attention: as an operator, in threads and forks, at the edges of its range, in memory."""
+"""The CPU's kernel of additive attention: as an operator, at the edges of its range, in threads, forks, memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKED, DIRECT = (2, 3, 2, 9, 70, 11, 13), (5, 3, 1, 2, 31, 11, 13)
 
 
 def compare(call: Call, factor: float = 4) -> None:
-    """Output and gradients against float64, as law 8 does, where the exact gradient may be 0: by that of the largest."""
+    """Output and gradients against float64, as in law 8; where the exact gradient is 0, in units of the largest one."""
     of_output = fixed_like(call.query[..., :1].expand(*call.query.shape[:-1], call.value.shape[-1]))
     exact = gradients(replace(call.to(torch.float64), impl="reference"), of_output)
     plain = gradients(replace(call, impl="reference"), of_output)
@@ -101,8 +101,8 @@ def test_long_rows_are_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             leaves = replace(call, mask=mask, impl="cpu").leaves()
             output, seen = leaves.run(observe=what)
             grads = torch.autograd.grad(output, leaves.inputs, fixed_like(output))
-            found = [output, *grads, *(getattr(seen, n) for n in ("entropy", "received", "rows", "weights", "position"))]
-            found += [*seen.top]
+            names = ("entropy", "received", "rows", "weights", "position")
+            found = [output, *grads, *(getattr(seen, n) for n in names), *seen.top]
             for a, b in zip(found, whole.setdefault(name, found), strict=True):
                 torch.testing.assert_close(a, b)
 
@@ -125,7 +125,6 @@ def test_dropout_is_recomputed_in_backward(shape: tuple[int, ...]) -> None:
     output = call.run(dropout_p=0.4)
     of_output = fixed_like(output)
     ours = torch.autograd.grad(output, call.inputs, of_output)
-    _, full = call.run(impl="reference", observe=Observe(weights=True))
     scores = (call.query.unsqueeze(-2) + call.key.repeat_interleave(shape[2], 1).unsqueeze(-3)).tanh() @ call.weight
     weights = (scores + call.bias).masked_fill(~call.allowed, -1e30).softmax(-1).masked_fill(~call.allowed, 0.0)
     expected = (weights * factors) @ call.value.repeat_interleave(shape[2], 1)

@@ -1,4 +1,4 @@
-"""Additive attention on the CPU in linear memory: blocks of rows, with Numba's loops for scores and torch's BLAS for P V.
+"""Additive attention on the CPU in linear memory: blocks of rows, scores by Numba's loops, P V by torch's BLAS.
 
 A block is some rows against all the keys that they may see, so the softmax of a row is complete within it, and only
 blocks of a fixed number of weights exist at a time. Backward computes them anew; where there are no more weights than
@@ -265,7 +265,7 @@ def _per_head(problem: Problem) -> Tensor:
 
 
 def _pull_bias(reach: Reach, block: Block, of_scores: Tensor, found: Tensor) -> None:
-    """Add the gradients of a block's scores (heads, rows, keys) where the bias (l, h, q, k), sizes 1 or all, has them."""
+    """Add the gradients of a block's scores (heads, rows, keys) to those of the bias (l, h, q, k), sizes 1 or all."""
     L, H, Q, K = found.shape
     group = max(1, block.rows // reach.queries)
     part = of_scores.reshape(block.heads, group, block.rows // group, of_scores.shape[2])

@@ -14,7 +14,9 @@ from regard._kernels.numba_rows import Block
 __all__ = ["gather"]
 
 
-def gather(problem: Problem, received: Tensor | None, rows: Sequence[int], top: int, names: Sequence[str]) -> list[Tensor]:
+def gather(
+    problem: Problem, received: Tensor | None, rows: Sequence[int], top: int, names: Sequence[str]
+) -> list[Tensor]:
     """The statistics of these names, one tensor each, with key heads and their rows as (N, R, ...)."""
     N, R, _ = problem.query.shape
     queries, keys = problem.reach.queries, problem.key.shape[1]

@@ -17,19 +17,19 @@ _TOP = 20  # 1 - 2 e^-20 is 1 in float32; twice that for float64
 
 
 @njit(**FINITE)
-def _ratio(a, b):  # type: ignore[no-untyped-def]
+def _ratio(a, b):
     """a/b where both are finite, or NaN."""
     return a / b
 
 
 @njit(**{**EXACT, "fastmath": False})
-def _spoil(x, zero):  # type: ignore[no-untyped-def]
+def _spoil(x, zero):
     """0, or NaN where x is not finite. Were the order of operations free, x 0 + y 0 might become (x + y) 0."""
     return x * zero
 
 
 @njit(**EXACT)
-def _score(q, k, w):  # type: ignore[no-untyped-def]
+def _score(q, k, w):
     """w . tanh(q + k); NaN where one of them is not finite."""
     zero, one, two = w.dtype.type(0), w.dtype.type(1), w.dtype.type(2)
     top = w.dtype.type(_TOP if w.itemsize == 4 else 2 * _TOP)
@@ -43,7 +43,7 @@ def _score(q, k, w):  # type: ignore[no-untyped-def]
 
 
 @Threaded
-def scores(begin, step, q, k, weight, out, block, reach):  # type: ignore[no-untyped-def]
+def scores(begin, step, q, k, weight, out, block, reach):
     """Scores into ``out`` (heads, pitch, stride), where a row may attend. q (N, R, H), k (N, Tk, H), weight (nw, H)."""
     chunks = (block.rows + CHUNK - 1) // CHUNK
     for task in range(begin, block.heads * chunks, step):
@@ -60,7 +60,7 @@ def scores(begin, step, q, k, weight, out, block, reach):  # type: ignore[no-unt
 
 
 @Threaded
-def mix(begin, step, weights, v, out, block):  # type: ignore[no-untyped-def]
+def mix(begin, step, weights, v, out, block):
     """out = P v, without a look at values whose weight is 0. v (N, Tk, Ev), out (N, R, Ev)."""
     chunks = (block.rows + CHUNK - 1) // CHUNK
     for task in range(begin, block.heads * chunks, step):
@@ -78,7 +78,7 @@ def mix(begin, step, weights, v, out, block):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT)
-def _dot(a, b):  # type: ignore[no-untyped-def]
+def _dot(a, b):
     total = a.dtype.type(0)
     for e in range(np.uintp(a.size)):
         total += a[e] * b[e]
@@ -86,7 +86,7 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT)
-def _pull_features(q, k, w, pull, dq, dk, dw, buffer):  # type: ignore[no-untyped-def]
+def _pull_features(q, k, w, pull, dq, dk, dw, buffer):
     """Add the gradients of pull * w . tanh(q + k). """
     top = w.dtype.type(_TOP if w.itemsize == 4 else 2 * _TOP)
     one, two, four = w.dtype.type(1), w.dtype.type(2), w.dtype.type(4)
@@ -103,7 +103,7 @@ def _pull_features(q, k, w, pull, dq, dk, dw, buffer):  # type: ignore[no-untype
 
 
 @njit(**EXACT)
-def _pull_values(weights, dS, at, v, of_output, dv, factors, block):  # type: ignore[no-untyped-def]
+def _pull_values(weights, dS, at, v, of_output, dv, factors, block):
     """The gradients of one row's weights into dS, and what it brings to those of the values, where it has weight."""
     for j in range(block.width):
         p, key = weights[at + j], block.key + j
@@ -116,7 +116,7 @@ def _pull_values(weights, dS, at, v, of_output, dv, factors, block):  # type: ig
 
 
 @Threaded
-def gradients(begin, step, q, k, v, weight, weights, dS, of_output, dq, dk, dv, dw, block, drop):  # type: ignore[no-untyped-def]
+def gradients(begin, step, q, k, v, weight, weights, dS, of_output, dq, dk, dv, dw, block, drop):
     """Add what the rows of the block bring: dq (N, R, H), dk (N, Tk, H), dv (N, Tk, Ev), dw (N, H); and fill dS."""
     rows = q.shape[1]
     for task in range(begin, block.heads, step):

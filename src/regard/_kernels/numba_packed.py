@@ -1,8 +1,11 @@
 """Scores of additive attention without an exponential in the inner loop, and their gradients.
 
-With A = e^(2q) and B = e^(2k), tanh(q + k) = 1 - 2/(1 + A B), so that w . tanh(q + k) = sum_h w_h - 2 sum_h 1/y_h, where
-y_h = (1 + A_h B_h)/w_h. Four terms share a division: (1/y0 + 1/y1) + (1/y2 + 1/y3) = ((y0 + y1) y2 y3 + (y2 + y3) y0 y1)
-/ (y0 y1 y2 y3). The lanes of a vector run along keys, which are laid out in tiles, (tiles, features, TILE).
+With A = e^(2q) and B = e^(2k), tanh(q + k) = 1 - 2/(1 + A B), so that w . tanh(q + k) = sum_h w_h - 2 sum_h 1/y_h,
+where y_h = (1 + A_h B_h)/w_h. Four terms share a division:
+
+(1/y0 + 1/y1) + (1/y2 + 1/y3) = ((y0 + y1) y2 y3 + (y2 + y3) y0 y1) / (y0 y1 y2 y3)
+
+The lanes of a vector run along keys, which are laid out in tiles, (tiles, features, TILE).
 
 All that enters is finite, and no product leaves the range: `plan` has looked.
 """
@@ -23,7 +26,7 @@ _FEATURES, _ROWS = 16, 64  # what a task of the backward pass keeps at hand
 
 
 @njit(**EXACT)
-def extremes(rows):  # type: ignore[no-untyped-def]
+def extremes(rows):
     """The largest of each feature of (N, H); NaN where one is not finite."""
     largest, spoiled = np.full(rows.shape[1], -np.inf, rows.dtype), np.zeros(rows.shape[1], rows.dtype)
     zero = rows.dtype.type(0)
@@ -35,7 +38,7 @@ def extremes(rows):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT)
-def plan(of_query, of_key, weight, inverse, shift):  # type: ignore[no-untyped-def]
+def plan(of_query, of_key, weight, inverse, shift):
     """Whether no product of four y can leave the range; fills ``inverse`` (nw, H) with 1/w and ``shift`` (H,).
 
     w is scaled so that its largest is 1, and is 2^-30 of that or more: below the resolution of the sum. Features whose
@@ -66,7 +69,7 @@ def plan(of_query, of_key, weight, inverse, shift):  # type: ignore[no-untyped-d
 
 
 @njit(**EXACT)
-def _power_row(x, shift, out):  # type: ignore[no-untyped-def]
+def _power_row(x, shift, out):
     """e^(2(x - shift)); what rounding takes from a shifted exponent is put back."""
     one = x.dtype.type(1)
     for h in range(np.uintp(x.size)):
@@ -76,7 +79,7 @@ def _power_row(x, shift, out):  # type: ignore[no-untyped-def]
 
 
 @Threaded
-def powers(begin, step, rows, shift, out):  # type: ignore[no-untyped-def]
+def powers(begin, step, rows, shift, out):
     """A = e^(2(q - c)) of (N, T, H)."""
     chunks = (rows.shape[1] + CHUNK - 1) // CHUNK
     for task in range(begin, rows.shape[0] * chunks, step):
@@ -86,7 +89,7 @@ def powers(begin, step, rows, shift, out):  # type: ignore[no-untyped-def]
 
 
 @Threaded
-def tiled_powers(begin, step, rows, shift, out):  # type: ignore[no-untyped-def]
+def tiled_powers(begin, step, rows, shift, out):
     """B = e^(2(k + c)) of (N, T, H) as tiles (N, tiles, H, TILE); what fills up the last one is 0."""
     tiles = out.shape[1]
     for task in range(begin, rows.shape[0] * tiles, step):
@@ -102,7 +105,7 @@ def tiled_powers(begin, step, rows, shift, out):  # type: ignore[no-untyped-def]
 
 
 @njit(**FINITE)
-def _two_rows(a0, a1, inverse, B, at, acc):  # type: ignore[no-untyped-def]
+def _two_rows(a0, a1, inverse, B, at, acc):
     """Add sum_h 1/y_h for two queries and the keys of a tile into ``acc`` (2 TILE,): a pass loads each B once."""
     H, one = inverse.size, inverse.dtype.type(1)
     fours = H // 4 * 4
@@ -128,7 +131,7 @@ def _two_rows(a0, a1, inverse, B, at, acc):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT)
-def _tiles_of(head, row, other, block, reach):  # type: ignore[no-untyped-def]
+def _tiles_of(head, row, other, block, reach):
     """The tiles, counted within the block, that either of two rows, or one between them, may attend to."""
     first, end = span(head, row, block, reach)
     for r in range(row + 1, other + 1):
@@ -138,7 +141,7 @@ def _tiles_of(head, row, other, block, reach):  # type: ignore[no-untyped-def]
 
 
 @Threaded
-def scores(begin, step, A, B, inverse, scale, out, block, reach):  # type: ignore[no-untyped-def]
+def scores(begin, step, A, B, inverse, scale, out, block, reach):
     """scale_n (sum_h 1/u - 2 sum_h 1/y) into ``out`` (heads, pitch, stride), where structure lets a row attend.
 
     A (N, R, H), B (N, tiles, H, TILE), inverse (nw, H), scale (nw,).
@@ -169,7 +172,7 @@ def scores(begin, step, A, B, inverse, scale, out, block, reach):  # type: ignor
 
 
 @njit(**EXACT)
-def _bring_near(dS, count, near):  # type: ignore[no-untyped-def]
+def _bring_near(dS, count, near):
     """Copy so many rows of a tile side by side; rows that fill up the last four are 0."""
     for r in range((count + 3) // 4 * 4):
         for j in range(_TILE):
@@ -177,7 +180,7 @@ def _bring_near(dS, count, near):  # type: ignore[no-untyped-def]
 
 
 @njit(**FINITE)
-def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):  # type: ignore[no-untyped-def]
+def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):
     """Some rows of one head against one tile, for the features of a task, four rows a pass.
 
     With r = 1/(1 + A B) and t = dS r: sum t (1 - r) over keys for the query, and over queries into ``acc`` for the key;
@@ -209,7 +212,7 @@ def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):  # type: ignore[no-
 
 
 @Threaded
-def gradients(begin, step, A, B, dS, dq, dk, dw, block, reach):  # type: ignore[no-untyped-def]
+def gradients(begin, step, A, B, dS, dq, dk, dw, block, reach):
     """Add what the rows of the block bring: dq (N, R, H) and dk (N, tiles, H, TILE) up to 4w, dw (N, H) up to -2.
 
     A task has some features of one head to itself, so that no two tasks add to the same number, in any number of
@@ -221,7 +224,8 @@ def gradients(begin, step, A, B, dS, dq, dk, dw, block, reach):  # type: ignore[
         local, start = task // parts, task % parts * _FEATURES
         head, acc = block.head + local, np.empty(_FEATURES * TILE, A.dtype)
         features, near = (start, min(start + _FEATURES, H)), np.empty(_ROWS * TILE, A.dtype)
-        buffer = dS[local * block.pitch * block.stride :][: block.pitch * block.stride].reshape((block.pitch, block.stride))
+        length = block.pitch * block.stride
+        buffer = dS[local * length : (local + 1) * length].reshape((block.pitch, block.stride))
         for tile in range(block.width // TILE):
             place = block.key // TILE + tile
             at = ((head * tiles + place) * H + start) * TILE

@@ -63,10 +63,10 @@ class _Runtime:
 def _find_runtime() -> None:
     library = ctypes.CDLL(torch._C.__file__)
     try:
-        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in ("GOMP_parallel", "omp_get_thread_num")]
+        fork, number = library.GOMP_parallel, library.omp_get_thread_num
     except AttributeError:
         return
-    _Runtime.fork, _Runtime.number = (address.value or 0 for address in found)
+    _Runtime.fork, _Runtime.number = (ctypes.cast(found, ctypes.c_void_p).value or 0 for found in (fork, number))
 
 
 def _after_fork() -> None:
@@ -81,8 +81,8 @@ def _callback(body: Any, kind: Any) -> Any:
     """What each thread of the team runs, given the address of the packed arguments."""
 
     @intrinsic
-    def unpack(typing, pointer):  # type: ignore[no-untyped-def]
-        def generate(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def unpack(typing, pointer):
+        def generate(context, builder, signature, values):
             value = builder.load(builder.bitcast(values[0], ir.PointerType(context.get_value_type(kind))))
             context.nrt.incref(builder, kind, value)
             return value
@@ -90,7 +90,7 @@ def _callback(body: Any, kind: Any) -> Any:
         return kind(pointer), generate
 
     @cfunc(types.void(types.voidptr))
-    def run(pointer):  # type: ignore[no-untyped-def]
+    def run(pointer):
         packed = unpack(pointer)
         body(_number(packed[0]), packed[1], *packed[2:])
 
@@ -98,10 +98,10 @@ def _callback(body: Any, kind: Any) -> Any:
 
 
 @intrinsic
-def _number(typing, address):  # type: ignore[no-untyped-def]
+def _number(typing, address):
     """Call omp_get_thread_num."""
 
-    def generate(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, values):
         function = ir.PointerType(ir.FunctionType(ir.IntType(32), []))
         return builder.sext(builder.call(builder.inttoptr(values[0], function), []), ir.IntType(64))
 
@@ -109,10 +109,10 @@ def _number(typing, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _fork(typing, fork, callback, threads, packed):  # type: ignore[no-untyped-def]
+def _fork(typing, fork, callback, threads, packed):
     """Call GOMP_parallel(callback, address of the packed arguments, threads, 0)."""
 
-    def generate(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, values):
         anything, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         function = ir.FunctionType(ir.VoidType(), [anything, anything, number, number]).as_pointer()
         slot = builder.bitcast(cgutils.alloca_once_value(builder, values[3]), anything)
@@ -124,5 +124,5 @@ def _fork(typing, fork, callback, threads, packed):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True)
-def _launch(fork, callback, threads, packed):  # type: ignore[no-untyped-def]
+def _launch(fork, callback, threads, packed):
     _fork(fork, callback, threads, packed)

@@ -44,7 +44,7 @@ class Reach(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The rows from ``row`` on of some key heads, against the ``width`` keys from ``key`` on, as a buffer holds them."""
+    """Rows from ``row`` on of some key heads, against the ``width`` keys from ``key`` on, as a buffer holds them."""
 
     head: int
     heads: int
@@ -62,13 +62,13 @@ def exp(x: Any) -> Any:
 
 
 @overload(exp, jit_options={"fastmath": {"contract", "nsz"}})
-def _compiled_exp(x):  # type: ignore[no-untyped-def]
+def _compiled_exp(x):
     if x == types.float32:
         return _exp32
     return lambda x: math.exp(x)
 
 
-def _exp32(x):  # type: ignore[no-untyped-def]
+def _exp32(x):
     near = min(max(x, np.float32(-87.0)), np.float32(88.0))
     n = np.floor(near * np.float32(1.4426950408889634) + np.float32(0.5))
     f = near - n * np.float32(0.693359375)  # ln 2 in two parts, the first with few digits: the product is exact
@@ -85,7 +85,7 @@ def _exp32(x):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT)
-def span(head, row, block, reach):  # type: ignore[no-untyped-def]
+def span(head, row, block, reach):
     """First key, and first behind the last, that a row may attend to within the block, as far as structure tells."""
     i = row % reach.queries
     first, end = max(i + reach.low, block.key), min(i + reach.high, block.key + block.width, reach.keys)
@@ -96,14 +96,14 @@ def span(head, row, block, reach):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT)
-def place(strides, head, row, reach):  # type: ignore[no-untyped-def]
+def place(strides, head, row, reach):
     """Where the row of a broadcast tensor begins in its storage."""
     q_head = (head % reach.kv_heads) * reach.group + row // reach.queries
     return head // reach.kv_heads * strides[0] + q_head * strides[1] + row % reach.queries * strides[2]
 
 
 @njit(**EXACT)
-def hidden(head, row, j, at, reach):  # type: ignore[no-untyped-def]
+def hidden(head, row, j, at, reach):
     """Whether padding or a table hides key j; ``at`` is the row's `place` in the table."""
     if reach.has_keep and reach.keep[head // reach.sharing, j] == 0:
         return True
@@ -116,15 +116,15 @@ def ordered(bits: Any) -> Any:
 
 
 @overload(ordered)
-def _compiled_ordered(bits):  # type: ignore[no-untyped-def]
+def _compiled_ordered(bits):
     if bits == types.int32:
         return lambda bits: np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
     return lambda bits: bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)
 
 
 @njit(**EXACT)
-def _largest(bits, at, count):  # type: ignore[no-untyped-def]
-    """The largest of some numbers, from their bits: unlike a loop over floats, in which NaN counts, this one is fast."""
+def _largest(bits, at, count):
+    """The largest of some numbers, from their bits: NaN does not keep such a loop from becoming vectors."""
     largest, begin = ordered(bits[at]), np.uintp(at)
     for j in range(np.uintp(count)):
         here = ordered(bits[begin + j])
@@ -138,14 +138,14 @@ def number(bits: Any) -> Any:
 
 
 @overload(number)
-def _compiled_number(bits):  # type: ignore[no-untyped-def]
+def _compiled_number(bits):
     if bits == types.int32:
         return lambda bits: np.int32(bits).view(np.float32)
     return lambda bits: np.int64(bits).view(np.float64)
 
 
 @njit(**EXACT)
-def _mask_row(scores, begin, head, row, first, count, reach):  # type: ignore[no-untyped-def]
+def _mask_row(scores, begin, head, row, first, count, reach):
     """Add the bias, and put -inf where padding or a table hides."""
     if reach.has_bias:
         stride = reach.bias_strides[3]
@@ -161,7 +161,7 @@ def _mask_row(scores, begin, head, row, first, count, reach):  # type: ignore[no
 
 
 @njit(**EXACT)
-def weigh_row(scores, bits, at, head, row, block, reach):  # type: ignore[no-untyped-def]
+def weigh_row(scores, bits, at, head, row, block, reach):
     """Scores of one row, which begins at ``at``, to weights, in place; gives the logsumexp. 0 where nothing is seen."""
     first, end = span(head, row, block, reach)
     count, begin = np.uintp(end - first), np.uintp(at + first - block.key)
@@ -189,7 +189,7 @@ def weigh_row(scores, bits, at, head, row, block, reach):  # type: ignore[no-unt
 
 
 @njit(**EXACT)
-def _mixed(x):  # type: ignore[no-untyped-def]
+def _mixed(x):
     """Scatter the bits of a counter: two rounds of multiplying and folding."""
     x = np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = np.uint32(x) ^ (np.uint32(x) >> np.uint32(15))
@@ -198,7 +198,7 @@ def _mixed(x):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT)
-def drop_row(factors, row, block, drop):  # type: ignore[no-untyped-def]
+def drop_row(factors, row, block, drop):
     """0 for the keys that dropout drops, 1/(1 - p) for the rest: a function of the seed, the row and the key alone."""
     low = _mixed(np.uint32(drop.seed & 0xFFFFFFFF) ^ np.uint32(row & 0xFFFFFFFF))
     of_row = _mixed(np.uint32(low ^ np.uint32((drop.seed >> 32) & 0x7FFFFFFF)) + np.uint32(row >> 32))
@@ -219,7 +219,7 @@ class Drop(NamedTuple):
 
 
 @Threaded
-def weigh(begin, step, scores, bits, logsumexp, block, reach, drop):  # type: ignore[no-untyped-def]
+def weigh(begin, step, scores, bits, logsumexp, block, reach, drop):
     """Scores (heads, pitch, width) to weights, in place, after dropout; and the logsumexp of each row (N, R)."""
     chunks, rows = (block.rows + CHUNK - 1) // CHUNK, logsumexp.shape[1]
     for task in range(begin, block.heads * chunks, step):
@@ -235,7 +235,7 @@ def weigh(begin, step, scores, bits, logsumexp, block, reach, drop):  # type: ig
 
 
 @njit(**EXACT)
-def pull_row(weights, pulls, at, factors, dropping, count):  # type: ignore[no-untyped-def]
+def pull_row(weights, pulls, at, factors, dropping, count):
     """From the gradients of dropped weights to those of scores, in place; and P to m P, where m is dropout's factor.
 
     dS_ij = P_ij (m_ij dP_ij - sum_k P_ik m_ik dP_ik), a sum that is exact where one key has all the weight.
@@ -254,7 +254,7 @@ def pull_row(weights, pulls, at, factors, dropping, count):  # type: ignore[no-u
 
 
 @Threaded
-def pull(begin, step, weights, pulls, block, rows, keys, drop):  # type: ignore[no-untyped-def]
+def pull(begin, step, weights, pulls, block, rows, keys, drop):
     """`pull_row` for a block of a problem of so many rows and keys; what fills up passes and tiles gets 0."""
     chunks, count = (block.pitch + CHUNK - 1) // CHUNK, min(block.width, keys - block.key)
     for task in range(begin, block.heads * chunks, step):
@@ -272,7 +272,7 @@ def pull(begin, step, weights, pulls, block, rows, keys, drop):  # type: ignore[
 
 
 @Threaded
-def hide(begin, step, weights, block, reach):  # type: ignore[no-untyped-def]
+def hide(begin, step, weights, block, reach):
     """Put -1 where a row may not attend, so that it can be told from a weight that is 0."""
     for task in range(begin, block.heads, step):
         for r in range(block.rows):

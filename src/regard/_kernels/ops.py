@@ -1,23 +1,20 @@
 """Additive attention as operators of torch: they can be compiled, exported and differentiated once.
 
 `regard::additive` computes the output, `regard::additive_backward` the gradients, `regard::additive_statistics` what an
-`Observe` asks for. Query (L, Hq, Tq, H), key (L, Hkv, Tk, H), value (L, Hkv, Tk, Ev), weight (H,) or (Hq, H). Query i may
-attend to the keys i + low <= j < i + high that ``keep`` (B, Tk) and ``table`` leave; bias and table broadcast to
+`Observe` asks for. Query (L, Hq, Tq, H), key (L, Hkv, Tk, H), value (L, Hkv, Tk, Ev), weight (H,) or (Hq, H). Query i
+may attend to the keys i + low <= j < i + high that ``keep`` (B, Tk) and ``table`` leave; bias and table broadcast to
 (L, Hq, Tq, Tk). The kernels, and Numba with them, are loaded at the first call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from regard._kernels import cpu
 
 __all__ = ["additive", "statistics"]
 

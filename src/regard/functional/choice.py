@@ -50,7 +50,8 @@ def explain(impl: str, score: Score, query: Tensor, note: str = "") -> str:
         if kernel == "reference":
             why = "it builds the matrix of scores"
         else:
-            why = _obstacle(kernel, score, query) or (_TRANSFORMED if _interpreters() else f'impl="{impl}" was asked for')
+            asked = _TRANSFORMED if _interpreters() else f'impl="{impl}" was asked for'
+            why = _obstacle(kernel, score, query) or asked
         lines.append(f"not {kernel}: {why}")
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
-"""Additive attention by the operators of `regard._kernels.ops`: arguments as they want them, answers as they were asked.
+"""Additive attention by the operators of `regard._kernels.ops`: arguments as they want them, answers as asked for.
 
-Nothing of the size of the scores is made here, and nothing needs to be shielded: what is masked, the kernels do not read.
+Nothing of the size of the scores is made here, and nothing needs to be shielded: kernels do not read what is masked.
 """
 
 from __future__ import annotations
