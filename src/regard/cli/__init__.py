@@ -66,7 +66,8 @@ def _run(arguments: list[str]) -> int | str | None:
 def _reason(error: Exception) -> str:
     """One line for the user."""
     if isinstance(error, ModuleNotFoundError):
-        text = f"error: {error.name} is not installed, and the commands need it: pip install 'regard[train]'"
+        missing = (error.name or str(error)).split(".")[0]
+        text = f"error: {missing} is not installed, and the commands need it: pip install 'regard[train]'"
     elif isinstance(error, RegardError):
         text = f"error: {error}"
     elif isinstance(error, OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -148,7 +149,7 @@ def _train_new(
     directory = out or _free(Path("runs") / _stem(facts["data"]))
     if (directory / "config.json").exists():
         resumable = (directory / "resume.ckpt").exists()
-        remedy = f"go on with it: regard train --resume {directory}" if resumable else "delete it first"
+        remedy = f"go on with it: {_resuming(directory)}" if resumable else "delete it first"
         raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
     splits = _load(facts, units, console)
     located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
@@ -211,7 +212,7 @@ def _fit(
         raise Interrupted from None
     console.print(f"best model in {directory}: dev {outcome.dev.text(run.unit_error)}")
     if outcome.signal is not None:
-        again = f"; go on with: regard train --resume {directory}" if (directory / "resume.ckpt").exists() else ""
+        again = f"; go on with: {_resuming(directory)}" if (directory / "resume.ckpt").exists() else ""
         console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is kept{again}")
         raise Exit(_INTERRUPTED)
     _show(run, outcome.dev.as_dict(), test, test or dev, directory, console)
@@ -222,6 +223,8 @@ def _show(
 ) -> None:
     """Score the test set, and tell and draw what becomes of a handful of examples."""
     import json
+
+    from rich.cells import cell_len, set_cell_size
 
     from regard.look import alignments, save
     from regard.look.answers import pictures
@@ -237,22 +240,24 @@ def _show(
     write(directory / "scores.json", lambda path: path.write_text(text, encoding="utf-8"))
     examples = _handful(shown)
     answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
-    width = max(len(run.source_units.join(example.source)) for example in examples)
-    for example, answer in zip(examples, answers, strict=True):
+    sources = [run.source_units.join(example.source) for example in examples]
+    width = max(map(cell_len, sources))
+    for source, example, answer in zip(sources, examples, answers, strict=True):
         found, wanted = answer.predictions[0].text, run.target_units.join(example.target)
         verdict = "" if found == wanted else f"   (data: {wanted})"
-        console.print(f"  {run.source_units.join(example.source):{width}}  {found}{verdict}")
+        console.print(f"  {set_cell_size(source, width)}  {found}{verdict}")
     if run.model.attention is not None:
         save(alignments(pictures(run, answers)), directory / "attention.png")
         console.print(f"what it looked at: {directory / 'attention.png'}")
-    console.print(
-        f'next: regard look {directory} "..."   regard predict {directory} FILE   regard evaluate {directory} FILE'
-    )
+    name = shlex.quote(str(directory))
+    console.print(f'next: regard look {name} "..."   regard predict {name} FILE   regard evaluate {name} FILE')
 
 
 def _handful(pairs: Pairs, count: int = 6) -> list[Any]:
-    """A few examples, spread over the set, neither the shortest nor the longest."""
+    """A few examples, spread over the set, neither the shortest nor the longest; all of a set that has but a few."""
     ranked = sorted(pairs.examples, key=lambda example: len(example.source))
+    if len(ranked) <= count:
+        return ranked
     middle = ranked[len(ranked) // 2 : max(len(ranked) // 2 + 1, len(ranked) * 19 // 20)]
     return middle[:: max(1, len(middle) // count)][:count]
 
@@ -286,6 +291,10 @@ def _free(path: Path) -> Path:
     while (candidate := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
         number += 1
     return candidate
+
+
+def _resuming(directory: Path) -> str:
+    return f"regard train --resume {shlex.quote(str(directory))}"
 
 
 def _stem(data: str | None) -> str:
