@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -62,7 +63,10 @@ def as_before() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
-    """A command in a process of its own, with its streams as bytes."""
+def start(*arguments: object, path: Path | None = None, **options: object) -> subprocess.Popen[bytes]:
+    """A command in a process of its own, with its streams as bytes; ``path`` is a folder to import from first."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.Popen([sys.executable, "-m", "regard.cli", *map(str, arguments)], **pipes)
+    return subprocess.Popen([sys.executable, "-m", "regard.cli", *map(str, arguments)], env=environment, **pipes)

@@ -369,7 +369,7 @@ def test_a_signal_amid_an_import_cannot_be_swallowed(number: int, tmp_path: Path
         "    pass\n"
         "raise SystemExit('went on')\n"
     )
-    process = start("predict", tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    process = start("predict", tmp_path, path=tmp_path)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, b"", b"regard: interrupted\n")
 
@@ -504,9 +504,7 @@ def wait_until_read(process: subprocess.Popen[bytes]) -> None:
 
 def test_a_real_process_in_training_ends_with_a_model(write: Any, tmp_path: Path, regard: Command) -> None:
     words, run = write(GOOD), tmp_path / "run"
-    process = start(
-        "train", words, "--out", run, *MODEL, "--minutes", "0.5", env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
+    process = start("train", words, "--out", run, *MODEL, "--minutes", "0.5")
     for line in process.stdout:
         if line.endswith(b"  best\n"):
             break
