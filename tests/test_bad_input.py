@@ -135,7 +135,7 @@ def test_one_example_trains_when_another_file_chooses(
     one = write("ab\tA B C\n")
     ended = regard("train", one, "--dev", one, "--out", tmp_path / "run", *QUICK)
     assert ended.code == 0
-    assert "training for 1 epoch: 1 pairs" in ended.out
+    assert "training for 1 epoch: 1 pair, " in ended.out
     assert regard("look", tmp_path / "run", "ab").code == 0
 
 

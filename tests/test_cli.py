@@ -376,6 +376,12 @@ main()
 # Evaluate
 
 
+def test_evaluate_reads_standard_input(trained: Path, regard: Command, stdin: Callable[[bytes], None]) -> None:
+    stdin(b"bad\tB A D\n")
+    ended = regard("evaluate", trained, "-")
+    assert ended == (0, "exact 100.00 %, WER 0.00 %, PER 0.00 % (1 pair)\n", "regard: <stdin>: 1 pair\n")
+
+
 def test_evaluate_counts(trained: Path, tmp_path: Path, regard: Command) -> None:
     pairs = table(tmp_path / "pairs.tsv", [("bad", "B A D"), ("cab", "C A B"), ("dab", "D A D A"), ("abc", "A B E")])
     ended = regard("evaluate", trained, pairs)

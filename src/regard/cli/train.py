@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Context, Exit, Option
 
-from regard.cli import Interrupted
+from regard.cli import INTERRUPTED, Interrupted
+from regard.cli.notes import count
 from regard.errors import RunError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from regard.training.module import Recipe
     from regard.training.run import Run
 
-_INTERRUPTED = 130
 _ABOUT_DATA = {"dev", "test", "source_units", "target_units", "max_length"}  # options that nothing but DATA needs
 _FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
 _data, _run, _model, _training = (
@@ -200,10 +200,10 @@ def _fit(
     train, dev, test = splits
     for note in (note for pairs in (dev, test) if pairs for note in unseen_notes(pairs, run.source, run.target)):
         console.print(note)
-    length = f"{recipe.minutes:g} min" if recipe.minutes else f"{recipe.epochs} epoch{'s' * (recipe.epochs != 1)}"
+    length = f"{recipe.minutes:g} min" if recipe.epochs is None else count(recipe.epochs, "epoch")
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     console.print(
-        f"training for {length}: {len(train):,} pairs, {parameters / 1e6:.2f} M parameters, "
+        f"training for {length}: {count(len(train), 'pair')}, {parameters / 1e6:.2f} M parameters, "
         f"vocabularies {len(run.source)} and {len(run.target)}"
     )
     try:
@@ -214,7 +214,7 @@ def _fit(
     if outcome.signal is not None:
         again = f"; go on with: {_resuming(directory)}" if (directory / "resume.ckpt").exists() else ""
         console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is kept{again}")
-        raise Exit(_INTERRUPTED)
+        raise Exit(INTERRUPTED)
     _show(run, outcome.dev.as_dict(), test, test or dev, directory, console)
 
 
