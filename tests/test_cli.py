@@ -229,7 +229,7 @@ def test_numbers_out_of_range_are_refused_before_anything_is_written(
 def test_what_was_interrupted_goes_on_as_if_it_had_not_been(
     data: Path, tmp_path: Path, regard: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = [*MODEL, "--epochs", "3", "--batch-tokens", "100"]
+    plan = [*MODEL, "--epochs", "3", "--batch-tokens", "100", "--patience", "12"]
     monkeypatch.chdir(data.parent)
     assert regard("train", data.name, "--out", "whole", *plan).code == 0
     with monkeypatch.context() as patch:
@@ -254,7 +254,7 @@ def test_other_data_are_not_gone_on_with(
 ) -> None:
     run = tmp_path / "run"
     at_update(monkeypatch, 7, lambda _: os.kill(os.getpid(), signal.SIGTERM))
-    assert regard("train", data, "--out", run, *MODEL, "--epochs", "3", "--batch-tokens", "100").code == 130
+    assert regard("train", data, "--out", run, *MODEL, "--epochs", "3", "--batch-tokens", "100", "--patience", "12").code == 130
     table(data, spelt(40, seed=2))
     assert "the training data are not those that training began with" in regard("train", "--resume", run).error
     data.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from regard.training.module import Recipe
     from regard.training.run import Run
 
+_MANY = 50_000  # pairs that two minutes do not wear out: there much dropout takes more than it gives
 _ABOUT_DATA = {"dev", "test", "source_units", "target_units", "max_length"}  # options that nothing but DATA needs
 _FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
 _data, _run, _model, _training = (
@@ -77,15 +79,18 @@ def train(
     embed_dim: Annotated[int, _model(metavar="N", help="size of the embeddings")] = 128,
     hidden_dim: Annotated[int, _model(metavar="N", help="size of the states, an even number")] = 256,
     layers: Annotated[int, _model(metavar="N", help="layers of the encoder")] = 1,
-    dropout: Annotated[float, _model(metavar="X", help="share of units dropped in training")] = 0.3,
-    lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 2e-3,
+    dropout: Annotated[
+        float | None,
+        _model(metavar="X", help="share of units dropped in training; left out: 0.3, with 50,000 pairs or more 0.1"),
+    ] = None,
+    lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 3e-3,
     warmup: Annotated[int, _training(metavar="N", help="updates until it is reached")] = 200,
     batch_tokens: Annotated[int, _training(metavar="N", help="units in a batch, both sides and padding")] = 1200,
     weight_decay: Annotated[float, _training(metavar="X", help="of AdamW")] = 0.01,
     label_smoothing: Annotated[float, _training(metavar="X", help="share of probability spread over all units")] = 0.1,
     patience: Annotated[
-        int, _training(metavar="N", help="stop after so many dev scores, of 20, without a better one")
-    ] = 8,
+        int, _training(metavar="N", help="stop after so many dev scores, of 12, without a better one")
+    ] = 6,
 ) -> None:
     """Train a model.
 
@@ -110,9 +115,9 @@ def train(
         minutes, epochs, lr, warmup, batch_tokens, weight_decay, label_smoothing, patience=patience, seed=seed
     )
     config = RecurrentConfig(
-        0, 0, embed_dim, hidden_dim, layers, cell, None if score == "none" else score, input_feeding, dropout
+        0, 0, embed_dim, hidden_dim, layers, cell, None if score == "none" else score, input_feeding
     )
-    _train_new(config, recipe, facts, units, out, console)
+    _train_new(config, dropout, recipe, facts, units, out, console)
 
 
 def _check(context: Context) -> None:
@@ -138,6 +143,7 @@ def _check(context: Context) -> None:
 
 def _train_new(
     config: RecurrentConfig,
+    dropout: float | None,
     recipe: Recipe,
     facts: dict[str, Any],
     units: dict[str, Any],
@@ -152,8 +158,10 @@ def _train_new(
         remedy = f"go on with it: {_resuming(directory)}" if resumable else "delete it first"
         raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
     splits = _load(facts, units, console)
+    if dropout is None:
+        dropout = 0.1 if len(splits[0]) >= _MANY else 0.3
     located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
-    run = prepare(splits[0], config, recipe, max_length=units["max_length"], facts=located)
+    run = prepare(splits[0], replace(config, dropout=dropout), recipe, max_length=units["max_length"], facts=located)
     run.create(directory)
     _fit(run, splits, recipe, directory, console, resume=False)
 
