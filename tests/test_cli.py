@@ -254,7 +254,10 @@ def test_other_data_are_not_gone_on_with(
 ) -> None:
     run = tmp_path / "run"
     at_update(monkeypatch, 7, lambda _: os.kill(os.getpid(), signal.SIGTERM))
-    assert regard("train", data, "--out", run, *MODEL, "--epochs", "3", "--batch-tokens", "100", "--patience", "12").code == 130
+    assert (
+        regard("train", data, "--out", run, *MODEL, "--epochs", "3", "--batch-tokens", "100", "--patience", "12").code
+        == 130
+    )
     table(data, spelt(40, seed=2))
     assert "the training data are not those that training began with" in regard("train", "--resume", run).error
     data.unlink()
