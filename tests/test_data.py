@@ -293,7 +293,10 @@ def test_lines_of_standard_input_come_as_they_are_written() -> None:
 
 @pytest.mark.parametrize(
     ("raw", "message"),
-    [(b"a\nb\xe9\n", "<stdin>:2: expected UTF-8, found byte 0xe9"), (gzip.compress(b"a", mtime=0), "gzip data; unpack it")],
+    [
+        (b"a\nb\xe9\n", "<stdin>:2: expected UTF-8, found byte 0xe9"),
+        (gzip.compress(b"a", mtime=0), "gzip data; unpack it"),
+    ],
 )
 def test_faults_of_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raw: bytes, message: str) -> None:
     (tmp_path / "in").write_bytes(raw)

@@ -79,7 +79,7 @@ def test_the_rate_climbs_and_falls() -> None:
     falls = [rate(100, progress / 10, plan) for progress in range(11)]
     assert falls == sorted(falls, reverse=True)
     assert (falls[5], falls[10], rate(100, 1.7, plan)) == pytest.approx((3 * 0.51, 0.06, 0.06))
-    assert rate(0, 0.0, Recipe(epochs=1, warmup=0)) == pytest.approx(2e-3)
+    assert rate(0, 0.0, Recipe(epochs=1, learning_rate=5.0, warmup=0)) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(

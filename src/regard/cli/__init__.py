@@ -15,9 +15,9 @@ from typing import Any
 
 from regard.errors import RegardError
 
-__all__ = ["Interrupted", "main"]
+__all__ = ["FAILED", "INTERRUPTED", "Interrupted", "main"]
 
-_FAILED, _INTERRUPTED = 1, 130
+FAILED, INTERRUPTED = 1, 130
 
 
 class Interrupted(BaseException):
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
         code = _run(sys.argv[1:] if arguments is None else arguments)
     except Interrupted:
-        code = _say("interrupted", _INTERRUPTED)
+        code = _say("interrupted", INTERRUPTED)
     _on_signals(signal.SIG_IGN)  # all is done
     sys.exit(code)
 
@@ -55,18 +55,19 @@ def _run(arguments: list[str]) -> int | str | None:
     except SystemExit as end:
         return end.code
     except BrokenPipeError:  # the reader, such as head, has enough
-        return _FAILED
+        return FAILED
     except Exception as error:
         if debug:
             raise
-        return _say(_reason(error), _FAILED)
+        return _say(_reason(error), FAILED)
     return 0
 
 
 def _reason(error: Exception) -> str:
     """One line for the user."""
     if isinstance(error, ModuleNotFoundError):
-        text = f"error: {error.name} is not installed, and the commands need it: pip install 'regard[train]'"
+        missing = (error.name or str(error)).split(".")[0]
+        text = f"error: {missing} is not installed, and the commands need it: pip install 'regard[train]'"
     elif isinstance(error, RegardError):
         text = f"error: {error}"
     elif isinstance(error, OSError):
@@ -110,4 +111,4 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 
 def _leave(*_: object) -> None:
     os.write(2, b"regard: interrupted\n")
-    os._exit(_INTERRUPTED)
+    os._exit(INTERRUPTED)

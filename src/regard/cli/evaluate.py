@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
@@ -14,7 +13,9 @@ from regard.cli.options import Beam, LengthPenalty, RunDirectory
 
 def evaluate(
     run: RunDirectory,
-    file: Annotated[Path, Argument(metavar="FILE", help="source TAB target, a pair a line, plain or .gz")],
+    file: Annotated[
+        str, Argument(metavar="FILE", help="source TAB target, a pair a line, plain or .gz; - is standard input")
+    ],
     beam: Beam = 5,
     length_penalty: LengthPenalty = 0.0,
     as_json: Annotated[bool, Option("--json", help="one JSON object")] = False,

@@ -1,4 +1,4 @@
-"""What is to be said, on standard error, about the lines that a model answered."""
+"""What is to be said beside the output."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from regard.training.run import Answer
 
-__all__ = ["Tally", "note"]
+__all__ = ["Tally", "count", "note"]
 
 
 def note(text: str) -> None:
-    """Say something beside the output."""
+    """Say something on standard error."""
     print(f"regard: {text}", file=sys.stderr)
 
 
@@ -32,13 +32,18 @@ class Tally:
     def say(self, max_length: int) -> None:
         """Say what there is to say, if anything."""
         if self._units:
-            where = f"in {_count(self._lines, 'line')} that training never saw"
-            note(f"{_count(self._units, 'unit')} {where}, read as unknown")
+            where = f"in {count(self._lines, 'line')} that training never saw"
+            note(f"{count(self._units, 'unit')} {where}, read as unknown")
         if self._cut:
-            note(f"{_count(self._cut, 'line')} cut to the {max_length} units that the model takes")
+            note(f"{count(self._cut, 'line')} cut to the {max_length} units that the model takes")
         if self._endless:
-            note(f"{_count(self._endless, 'answer')} broken off at the greatest length")
+            note(f"{count(self._endless, 'answer')} broken off at the greatest length")
 
 
-def _count(n: int, thing: str) -> str:
+def count(n: int, thing: str) -> str:
+    """Number and noun.
+
+    >>> count(1, "line"), count(1234, "line")
+    ('1 line', '1,234 lines')
+    """
     return f"{n:,} {thing}{'' if n == 1 else 's'}"

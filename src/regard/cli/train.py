@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Context, Exit, Option
 
-from regard.cli import Interrupted
+from regard.cli import INTERRUPTED, Interrupted
+from regard.cli.notes import count
 from regard.errors import RunError
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from regard.training.module import Recipe
     from regard.training.run import Run
 
-_INTERRUPTED = 130
+_MANY = 50_000  # pairs that two minutes do not wear out: there much dropout takes more than it gives
 _ABOUT_DATA = {"dev", "test", "source_units", "target_units", "max_length"}  # options that nothing but DATA needs
 _FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
 _data, _run, _model, _training = (
@@ -76,15 +79,18 @@ def train(
     embed_dim: Annotated[int, _model(metavar="N", help="size of the embeddings")] = 128,
     hidden_dim: Annotated[int, _model(metavar="N", help="size of the states, an even number")] = 256,
     layers: Annotated[int, _model(metavar="N", help="layers of the encoder")] = 1,
-    dropout: Annotated[float, _model(metavar="X", help="share of units dropped in training")] = 0.3,
-    lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 2e-3,
+    dropout: Annotated[
+        float | None,
+        _model(metavar="X", help="share of units dropped in training; left out: 0.3, with 50,000 pairs or more 0.1"),
+    ] = None,
+    lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 3e-3,
     warmup: Annotated[int, _training(metavar="N", help="updates until it is reached")] = 200,
     batch_tokens: Annotated[int, _training(metavar="N", help="units in a batch, both sides and padding")] = 1200,
     weight_decay: Annotated[float, _training(metavar="X", help="of AdamW")] = 0.01,
     label_smoothing: Annotated[float, _training(metavar="X", help="share of probability spread over all units")] = 0.1,
     patience: Annotated[
-        int, _training(metavar="N", help="stop after so many dev scores, of 20, without a better one")
-    ] = 8,
+        int, _training(metavar="N", help="stop after so many dev scores, of 12, without a better one")
+    ] = 6,
 ) -> None:
     """Train a model.
 
@@ -109,9 +115,9 @@ def train(
         minutes, epochs, lr, warmup, batch_tokens, weight_decay, label_smoothing, patience=patience, seed=seed
     )
     config = RecurrentConfig(
-        0, 0, embed_dim, hidden_dim, layers, cell, None if score == "none" else score, input_feeding, dropout
+        0, 0, embed_dim, hidden_dim, layers, cell, None if score == "none" else score, input_feeding
     )
-    _train_new(config, recipe, facts, units, out, console)
+    _train_new(config, dropout, recipe, facts, units, out, console)
 
 
 def _check(context: Context) -> None:
@@ -137,6 +143,7 @@ def _check(context: Context) -> None:
 
 def _train_new(
     config: RecurrentConfig,
+    dropout: float | None,
     recipe: Recipe,
     facts: dict[str, Any],
     units: dict[str, Any],
@@ -148,11 +155,13 @@ def _train_new(
     directory = out or _free(Path("runs") / _stem(facts["data"]))
     if (directory / "config.json").exists():
         resumable = (directory / "resume.ckpt").exists()
-        remedy = f"go on with it: regard train --resume {directory}" if resumable else "delete it first"
+        remedy = f"go on with it: {_resuming(directory)}" if resumable else "delete it first"
         raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
     splits = _load(facts, units, console)
+    if dropout is None:
+        dropout = 0.1 if len(splits[0]) >= _MANY else 0.3
     located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
-    run = prepare(splits[0], config, recipe, max_length=units["max_length"], facts=located)
+    run = prepare(splits[0], replace(config, dropout=dropout), recipe, max_length=units["max_length"], facts=located)
     run.create(directory)
     _fit(run, splits, recipe, directory, console, resume=False)
 
@@ -199,10 +208,10 @@ def _fit(
     train, dev, test = splits
     for note in (note for pairs in (dev, test) if pairs for note in unseen_notes(pairs, run.source, run.target)):
         console.print(note)
-    length = f"{recipe.minutes:g} min" if recipe.minutes else f"{recipe.epochs} epoch{'s' * (recipe.epochs != 1)}"
+    length = f"{recipe.minutes:g} min" if recipe.epochs is None else count(recipe.epochs, "epoch")
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     console.print(
-        f"training for {length}: {len(train):,} pairs, {parameters / 1e6:.2f} M parameters, "
+        f"training for {length}: {count(len(train), 'pair')}, {parameters / 1e6:.2f} M parameters, "
         f"vocabularies {len(run.source)} and {len(run.target)}"
     )
     try:
@@ -211,9 +220,9 @@ def _fit(
         raise Interrupted from None
     console.print(f"best model in {directory}: dev {outcome.dev.text(run.unit_error)}")
     if outcome.signal is not None:
-        again = f"; go on with: regard train --resume {directory}" if (directory / "resume.ckpt").exists() else ""
+        again = f"; go on with: {_resuming(directory)}" if (directory / "resume.ckpt").exists() else ""
         console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is kept{again}")
-        raise Exit(_INTERRUPTED)
+        raise Exit(INTERRUPTED)
     _show(run, outcome.dev.as_dict(), test, test or dev, directory, console)
 
 
@@ -222,6 +231,8 @@ def _show(
 ) -> None:
     """Score the test set, and tell and draw what becomes of a handful of examples."""
     import json
+
+    from rich.cells import cell_len, set_cell_size
 
     from regard.look import alignments, save
     from regard.look.answers import pictures
@@ -237,22 +248,24 @@ def _show(
     write(directory / "scores.json", lambda path: path.write_text(text, encoding="utf-8"))
     examples = _handful(shown)
     answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
-    width = max(len(run.source_units.join(example.source)) for example in examples)
-    for example, answer in zip(examples, answers, strict=True):
+    sources = [run.source_units.join(example.source) for example in examples]
+    width = max(map(cell_len, sources))
+    for source, example, answer in zip(sources, examples, answers, strict=True):
         found, wanted = answer.predictions[0].text, run.target_units.join(example.target)
         verdict = "" if found == wanted else f"   (data: {wanted})"
-        console.print(f"  {run.source_units.join(example.source):{width}}  {found}{verdict}")
+        console.print(f"  {set_cell_size(source, width)}  {found}{verdict}")
     if run.model.attention is not None:
         save(alignments(pictures(run, answers)), directory / "attention.png")
         console.print(f"what it looked at: {directory / 'attention.png'}")
-    console.print(
-        f'next: regard look {directory} "..."   regard predict {directory} FILE   regard evaluate {directory} FILE'
-    )
+    name = shlex.quote(str(directory))
+    console.print(f'next: regard look {name} "..."   regard predict {name} FILE   regard evaluate {name} FILE')
 
 
 def _handful(pairs: Pairs, count: int = 6) -> list[Any]:
-    """A few examples, spread over the set, neither the shortest nor the longest."""
+    """A few examples, spread over the set, neither the shortest nor the longest; all of a set that has but a few."""
     ranked = sorted(pairs.examples, key=lambda example: len(example.source))
+    if len(ranked) <= count:
+        return ranked
     middle = ranked[len(ranked) // 2 : max(len(ranked) // 2 + 1, len(ranked) * 19 // 20)]
     return middle[:: max(1, len(middle) // count)][:count]
 
@@ -286,6 +299,10 @@ def _free(path: Path) -> Path:
     while (candidate := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
         number += 1
     return candidate
+
+
+def _resuming(directory: Path) -> str:
+    return f"regard train --resume {shlex.quote(str(directory))}"
 
 
 def _stem(data: str | None) -> str:

@@ -35,15 +35,15 @@ class Recipe:
 
     minutes: float | None = None
     epochs: int | None = None
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     warmup: int = 200
     batch_tokens: int = 1200
     weight_decay: float = 0.01
     label_smoothing: float = 0.1
     clip: float = 1.0
     average: float = 0.998
-    evaluations: int = 20
-    patience: int = 8
+    evaluations: int = 12
+    patience: int = 6
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from regard import __version__
-from regard.errors import RegardError, RunError
+from regard.errors import ArgumentError, RegardError, RunError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq, beam_search
 from regard.training.batches import pad
 from regard.training.data import Example, Units
@@ -45,6 +45,13 @@ class Search:
     length_penalty: float = 0.0
     weights: bool = False
     batch_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_best <= self.beam or self.batch_tokens < 1:
+            raise ArgumentError(
+                f"expected 1 <= n_best <= beam and batch_tokens >= 1, got n_best={self.n_best}, beam={self.beam}, "
+                f"batch_tokens={self.batch_tokens}"
+            )
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ class Run:
             "growth": self.growth,
             "training": self.training,
         }
-        self._write_text(directory / "config.json", json.dumps(config, ensure_ascii=False, indent=2) + "\n")
+        self._write_text(directory / "config.json", json.dumps(config, indent=2) + "\n")
 
     def save_weights(self, directory: Path) -> None:
         """Replace the weights by the model's."""

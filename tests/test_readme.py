@@ -1,0 +1,87 @@
+"""The README's promises: its code runs, its commands work as they are written, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from typer.main import get_command
+
+from commands import MODEL, Command, spelt, table
+from regard.cli.app import app
+
+pytest_plugins = ["command_fixtures"]
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [content for name, content in BLOCK.findall(text) if name == language]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The arguments of every ``regard ...`` of a page, in blocks and in the text, without comment and redirection."""
+    lines = [line for content in blocks(text, "sh") + blocks(text, "") for line in content.splitlines()]
+    lines += re.findall(r"`(regard [a-z]+ [^`]*)`", BLOCK.sub("", text))
+    found = (shlex.split(line, comments=True) for line in lines if line.startswith("regard "))
+    return [words[1 : words.index(">") if ">" in words else None] for words in found]
+
+
+def test_the_first_block_of_code_runs_and_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    (code, *_) = blocks(README, "python")
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["output"].shape == (2, 8, 5, 64)
+    assert capsys.readouterr().out.startswith("torch.Size([2, 8, 5, 64]) torch.Size([2, 8, 5]) tensor([")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_on_a_page_is_one(page: Path) -> None:
+    program = get_command(app)
+    for name, *arguments in commands(page.read_text(encoding="utf-8")):
+        program.commands[name].make_context(name, arguments)  # raises for what the command does not know
+
+
+def test_the_commands_of_the_readme_work_in_their_order(
+    tmp_path: Path, regard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = spelt(50)
+    for name, rows in (("words.tsv", pairs[:40]), ("dev.tsv", pairs[40:45]), ("test.tsv", pairs[45:])):
+        table(tmp_path / name, rows)
+    (tmp_path / "new.txt").write_text("bad\ncab\n")
+    monkeypatch.chdir(tmp_path)
+    done = []
+    for name, *arguments in commands(README):
+        if name == "train" and "--resume" not in arguments and arguments:
+            arguments[arguments.index("--minutes") + 1] = "0.01"
+            arguments += MODEL
+        if name == "predict":
+            assert len(regard(name, *arguments).out.splitlines()) == 2
+        elif arguments and "--resume" not in arguments:
+            assert regard(name, *arguments).code == 0
+        done.append(name)
+    assert set(done) == {"train", "predict", "evaluate", "look"}
+    assert (tmp_path / "attention.png").stat().st_size > 1000
+    assert {path.name for path in (tmp_path / "runs" / "words").iterdir()} >= set(
+        re.findall(r"`([\w.]+\.(?:json|safetensors))`", README)
+    )
+
+
+def test_targets_of_make_are_there() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for text in (page.read_text(encoding="utf-8") for page in PAGES):
+        assert {a or b for a, b in re.findall(r"^make ([a-z]+)|`make ([a-z]+)", text, re.MULTILINE)} <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert "://" in link or (page.parent / link).exists(), link
