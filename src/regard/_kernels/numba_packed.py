@@ -238,4 +238,5 @@ def gradients(begin, step, A, B, dS, dq, dk, dw, block, reach):
                     _pull_tile(A[head], flat, at, near, dq[head], dw[head], acc, rows, features)
             for h in range(features[1] - start):
                 for j in range(_TILE):
-                    dk[head, place, start + h, j] += acc[np.uintp(h * TILE) + j]
+                    so_far = acc.dtype.type(0) if block.rows == A.shape[1] else dk[head, place, start + h, j]
+                    dk[head, place, start + h, j] = so_far + acc[np.uintp(h * TILE) + j]
