@@ -121,6 +121,7 @@ def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
     of_q, of_k = (packed.extremes(x.view(-1, H).numpy()) for x in (q, k))
     if not packed.plan(of_q, of_k, w.numpy(), inverse, shift):
         return None
+    shift = shift if shift.any() else shift[:0]
     tiles = -(-k.shape[1] // TILE)
     A, B = torch.empty_like(q).numpy(), torch.empty(N, tiles, H, TILE, dtype=k.dtype).numpy()
     packed.powers(q.numel() * 1.0, q.numpy(), shift, A)

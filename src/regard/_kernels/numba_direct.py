@@ -102,7 +102,7 @@ def _pull_values(weights, dS, at, v, of_output, dv, factors):
 
 @njit(**EXACT)
 def _pull_features(dS, at, q, k, w4, dq, dk, dw, count, buffer):
-    """Add the gradients of dS_j w . tanh(q + k_j); ``w4`` is 4 w. No loop has eight pairs of pointers that may alias."""
+    """Add the gradients of dS_j w . tanh(q + k_j); ``w4`` is 4 w. Two loops, as one has too many pointers to check."""
     one, two = w4.dtype.type(1), w4.dtype.type(2)
     top = w4.dtype.type(_TOP if w4.itemsize == 4 else 2 * _TOP)
     H = np.uintp(w4.size)

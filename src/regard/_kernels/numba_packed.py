@@ -70,8 +70,12 @@ def plan(of_query, of_key, weight, inverse, shift):
 
 @njit(**EXACT)
 def _power_row(x, shift, out):
-    """e^(2(x - shift)); what rounding takes from a shifted exponent is put back."""
+    """e^(2(x - shift)); what rounding takes from a shifted exponent is put back. No shift has size 0."""
     one = x.dtype.type(1)
+    if shift.size == 0:
+        for h in range(np.uintp(x.size)):
+            out[h] = exp(x[h] + x[h])
+        return
     for h in range(np.uintp(x.size)):
         exponent = 2 * (np.float64(x[h]) - shift[h])
         near = x.dtype.type(exponent)
@@ -155,13 +159,15 @@ def scores(begin, step, A, B, inverse, scale, out, block, reach):
         total, twice, acc = A.dtype.type(0), factor + factor, np.empty(2 * TILE, A.dtype)
         for h in range(H):
             total += factor / u[h]
+        seen = np.empty((CHUNK, 2), np.int64)
+        for r in range(start, end, 2):
+            seen[r - start] = _tiles_of(head, block.row + r, block.row + min(r + 1, end - 1), block, reach)
         for tile in range(block.width // TILE):
             at = (head * tiles + block.key // TILE + tile) * H * TILE
             for r in range(start, end, 2):
-                other = min(r + 1, end - 1)
-                seen = _tiles_of(head, block.row + r, block.row + other, block, reach)
-                if not seen[0] <= tile < seen[1]:
+                if not seen[r - start, 0] <= tile < seen[r - start, 1]:
                     continue
+                other = min(r + 1, end - 1)
                 acc[:] = 0
                 _two_rows(A[head, block.row + r], A[head, block.row + other], u, flat, at, acc)
                 to = np.uintp((local * block.pitch + r) * block.stride + tile * TILE)

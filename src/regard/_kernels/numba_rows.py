@@ -94,7 +94,7 @@ def exp(x):
 
 @njit(**EXACT)
 def bounds(keep):
-    """For each row of (B, keys) the first key kept and the first behind the last; and whether there are holes between."""
+    """For each row of (B, keys) the first key kept, and the first behind the last; and whether there are holes."""
     kept, holes = np.zeros((keep.shape[0], 2), np.int64), False
     for n in range(keep.shape[0]):
         count = 0

@@ -45,12 +45,10 @@ def keops(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
     return output
 
 
-def ours(
-    query: Tensor, key: Tensor, value: Tensor, weight: Tensor, mask: regard.Mask | None = None, impl: str = "auto"
-) -> Tensor:
+def ours(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, mask: regard.Mask | None = None) -> Tensor:
     """`regard.attention`, one head."""
     query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
-    return regard.attention(query, key, value, score=regard.Additive(weight), mask=mask, impl=impl).squeeze(1)  # type: ignore[arg-type]
+    return regard.attention(query, key, value, score=regard.Additive(weight), mask=mask).squeeze(1)
 
 
 def peers() -> dict[str, Attend]:
@@ -148,7 +146,7 @@ def long(case: Case, seconds: float) -> str:
     masks = {"full": None, "causal": regard.causal(), "window": window}
 
     def masked(mask: regard.Mask | None) -> Callable[[], object]:
-        return backward(lambda *x: ours(*x, mask=mask, impl="cpu"), inputs)
+        return backward(lambda query, key, value, weight: ours(query, key, value, weight, mask), inputs)
 
     taken = interleaved({name: masked(mask) for name, mask in masks.items()}, seconds, least=1)
     held = 2 * sum(x.numel() for x in inputs[:4]) + 2 * inputs[4].numel()  # inputs, output, and the gradients of both

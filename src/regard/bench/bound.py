@@ -14,13 +14,13 @@ from regard._kernels import cpu, numba_packed
 
 __all__ = ["report"]
 
-# Instructions of the multipliers for each term; additions have units of their own. Forward, for four terms: 4 y, 5 products
-# of them with 1 multiply-add among these, and a division by an estimate, a product and 2 multiply-adds.
+# Instructions of the multipliers for each term; additions have units of their own. Forward, for four terms: 4 y, 5 for
+# their products, and a division by an estimate, a product and 2 multiply-adds.
 _FORWARD = 13 / 4
 _BACKWARD = 6.0  # 1 + A B, estimate, 2 multiply-adds, dS r, t - t r
 
 
-@njit(fastmath={"contract"}, error_model="numpy")
+@njit(fastmath={"contract"}, error_model="numpy")  # type: ignore[untyped-decorator]
 def _multiply_add(rounds: int, a: Any, b: Any, x: Any) -> None:
     for _ in range(rounds):
         for j in range(192):  # twelve vectors of AVX-512: enough that none waits for another
@@ -55,5 +55,5 @@ def report() -> str:
     return (
         f"One core: {rate / 1e9:.0f}e9 multiply-adds a second (float32).\n"
         f"Scores: {once / 1e9:.1f}e9 terms a second, {once * _FORWARD / rate:.2f} of the bound ({_FORWARD} a term).\n"
-        f"Gradients: {back / 1e9:.1f}e9 terms a second, {back * _BACKWARD / rate:.2f} of the bound ({_BACKWARD} a term)."
+        f"Gradients: {back / 1e9:.1f}e9 terms a second, {back * _BACKWARD / rate:.2f} of the bound ({_BACKWARD})."
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -31,10 +33,12 @@ def interleaved(functions: Mapping[str, Callable[[], object]], seconds: float, l
 
 
 def peak_megabytes(function: Callable[[], object]) -> float:
-    """By how much the resident memory of the process peaks above what it was; NaN where the system cannot tell (Linux)."""
+    """By how much the resident memory of the process peaks above what it was; NaN on a system that cannot tell."""
+    gc.collect()
     try:
+        ctypes.CDLL(None).malloc_trim(0)  # what is free but kept would hide what is taken
         _RESET.write_text("5")  # sets the peak to the present
-    except OSError:
+    except (OSError, AttributeError):
         return float("nan")
     before = _kilobytes("VmRSS")
     function()
