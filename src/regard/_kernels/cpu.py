@@ -62,8 +62,13 @@ class Problem(NamedTuple):
         """The block of so many heads, rows and keys from the first on: (first, count) each."""
         if self.packed is None:
             return Block(*heads, *rows, *keys, rows[1], keys[1])
-        width = -(-keys[1] // TILE) * TILE
+        width = -(-keys[1] // self.tile) * self.tile
         return Block(*heads, *rows, keys[0], width, -(-rows[1] // 4) * 4, width + _SKEW)
+
+    @property
+    def tile(self) -> int:
+        """Keys that are laid out together."""
+        return 1 if self.packed is None else int(self.packed.B.shape[3])
 
     @property
     def each(self) -> int:
@@ -88,8 +93,8 @@ def pose(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, masked: Mask
 
 def _reach(masked: Masked, shape: tuple[int, int, int, int], Hkv: int, group: int, dtype: torch.dtype) -> Reach:
     L, _, Tq, Tk = shape
-    keep = masked.keep if masked.keep is not None else _EMPTY[torch.bool][None]
-    keep = keep.detach().contiguous().view(torch.uint8).numpy()
+    given = masked.keep if masked.keep is not None else _EMPTY[torch.bool][None]
+    keep = given.detach().contiguous().view(torch.uint8).numpy()
     kept, holes = rows.bounds(keep)
     sharing = L * Hkv // max(1, keep.shape[0])
     table, table_strides = _storage(masked.table, shape, torch.bool)
@@ -122,8 +127,8 @@ def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
     if not packed.plan(of_q, of_k, w.numpy(), inverse, shift):
         return None
     shift = shift if shift.any() else shift[:0]
-    tiles = -(-k.shape[1] // TILE)
-    A, B = torch.empty_like(q).numpy(), torch.empty(N, tiles, H, TILE, dtype=k.dtype).numpy()
+    wide = min(TILE, -(-k.shape[1] // 16) * 16)
+    A, B = torch.empty_like(q).numpy(), torch.empty(N, -(-k.shape[1] // wide), H, wide, dtype=k.dtype).numpy()
     packed.powers(q.numel() * 1.0, q.numpy(), shift, A)
     packed.tiled_powers(k.numel() * 2.0, k.numpy(), -shift, B)
     return Packed(A, B, inverse, w.abs().amax(1).numpy())
@@ -151,7 +156,7 @@ def blocks(problem: Problem, *, whole: bool = False) -> Iterator[Block]:
                 if reach.has_kept:
                     kept = reach.kept[n // reach.sharing]
                     first, end = max(first, int(kept[0])), min(end, int(kept[1]))
-                first = first // TILE * TILE
+                first = first // problem.tile * problem.tile
                 if first < end:
                     yield problem.block((n, 1), (row + i, rows), (first, end - first))
 

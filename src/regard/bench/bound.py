@@ -20,7 +20,7 @@ _FORWARD = 13 / 4
 _BACKWARD = 6.0  # 1 + A B, estimate, 2 multiply-adds, dS r, t - t r
 
 
-@njit(fastmath={"contract"}, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(fastmath={"contract"}, error_model="numpy")
 def _multiply_add(rounds: int, a: Any, b: Any, x: Any) -> None:
     for _ in range(rounds):
         for j in range(192):  # twelve vectors of AVX-512: enough that none waits for another
