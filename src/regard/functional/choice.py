@@ -71,6 +71,8 @@ def _obstacle(kernel: str, score: Score, query: Tensor) -> str:
         return "it has no forward-mode derivative"
     if any(interpreter.key() == TransformType.Vmap for interpreter in _interpreters()):
         return "it has no batching rule for vmap"
+    if kernel == "cpu" and _interpreters():
+        return "it has no rule for the transforms of torch.func"
     return ""
 
 
