@@ -205,7 +205,7 @@ def calls(
         draw(st.sampled_from(biases)),
         draw(st.sampled_from(LAYOUTS)),
         draw(st.sampled_from(ranks)),
-        draw(st.sampled_from(["reference"] if score.startswith("additive") else ["reference", "sdpa"])),
+        draw(st.sampled_from(["reference", "cpu" if score.startswith("additive") else "sdpa"])),
         draw(st.integers(0, 2**20)),
     )
 

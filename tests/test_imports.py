@@ -58,6 +58,9 @@ def test_an_unknown_name_raises_as_python_does() -> None:
 
 
 def test_kernels_never_import_each_other() -> None:
-    for kernel, other in (("reference", "sdpa"), ("sdpa", "reference")):
-        code = f"import sys, regard._kernels.{kernel}; print('regard._kernels.{other}' in sys.modules)"
-        assert fresh(code) == "False"
+    kernels = {"reference", "sdpa", "cpu"}
+    for kernel in kernels:
+        loads = "print(*(m for m in sys.modules if m.startswith('regard._kernels.')))"
+        code = f"import sys, regard._kernels.{kernel}; {loads}"
+        loaded = {name.rsplit(".", 1)[1] for name in fresh(code).split()}
+        assert loaded & kernels == {kernel}

