@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from regard.training.module import Recipe
     from regard.training.run import Run
 
-_MANY = 50_000  # pairs that two minutes do not wear out: there much dropout takes more than it gives
+_MANY = 50_000  # pairs that two minutes do not wear out: there dropout takes more than it gives
 _ABOUT_DATA = {"dev", "test", "source_units", "target_units", "max_length"}  # options that nothing but DATA needs
 _FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
 _data, _run, _model, _training = (
@@ -81,7 +81,7 @@ def train(
     layers: Annotated[int, _model(metavar="N", help="layers of the encoder")] = 1,
     dropout: Annotated[
         float | None,
-        _model(metavar="X", help="share of units dropped in training; left out: 0.3, with 50,000 pairs or more 0.1"),
+        _model(metavar="X", help="share of units dropped in training; left out: 0.3, with 50,000 pairs or more none"),
     ] = None,
     lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 3e-3,
     warmup: Annotated[int, _training(metavar="N", help="updates until it is reached")] = 200,
@@ -159,7 +159,7 @@ def _train_new(
         raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
     splits = _load(facts, units, console)
     if dropout is None:
-        dropout = 0.1 if len(splits[0]) >= _MANY else 0.3
+        dropout = 0.0 if len(splits[0]) >= _MANY else 0.3
     located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
     run = prepare(splits[0], replace(config, dropout=dropout), recipe, max_length=units["max_length"], facts=located)
     run.create(directory)
