@@ -1,6 +1,8 @@
-"""Additive attention against its peers: `python benchmarks/additive.py --help`."""
+"""Additive attention against its peers: `python benchmarks/additive.py --help`, the same as `regard bench`."""
 
-from regard.bench.additive import main
+import sys
+
+from regard.cli import main
 
 if __name__ == "__main__":
-    main()
+    main(["bench", *sys.argv[1:]])

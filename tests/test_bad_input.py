@@ -401,7 +401,7 @@ def test_a_signal_while_data_are_read(
 
 
 @pytest.mark.parametrize("number", BOTH)
-@pytest.mark.parametrize(("update", "scored"), [(0, 1), (1, 1), (12, 2)])
+@pytest.mark.parametrize(("update", "scored"), [(0, 1), (1, 1), (16, 2)])
 def test_a_signal_in_training_keeps_the_best_model(
     update: int,
     scored: int,

@@ -6,7 +6,6 @@ AdditiveAttention as it computes, and KeOps where `pykeops` is installed. A peer
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import math
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 import regard
+from regard.bench.bound import report
 from regard.bench.measure import interleaved, peak_megabytes
 
 __all__ = ["main"]
@@ -159,28 +159,18 @@ def long(case: Case, seconds: float) -> str:
     )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description="Additive attention against its peers.")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement, about")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--longest", type=int, default=16384, help="the longest sequence of the second table")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    print(f"torch {torch.__version__}, {options.threads} threads, float32; medians of interleaved calls\n")
+def main(seconds: float = 5.0, threads: int | None = None, longest: int = 16384) -> None:
+    """Print the tables: some ``seconds`` for each measurement, the second table up to the length ``longest``."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32; medians of interleaved calls\n")
     print("| case | what | forward, ms | ratio | with backward, ms | ratio | peak, MB | error |")
     print("|---|---|---|---|---|---|---|---|")
     for case in (SQUARE, STEP):
-        print("\n".join(compare(case, options.seconds, peers())), flush=True)
+        print("\n".join(compare(case, seconds, peers())), flush=True)
     print("\nForward and backward by length; memory counts inputs, output and all gradients, which are the unit.\n")
     print("| T | full, ms | causal / full | window of 256 / full | memory, MB | units |\n|---|---|---|---|---|---|")
     for case in LONG:
-        if case.Tq <= options.longest:
-            print(long(case, options.seconds), flush=True)
-    from regard.bench.bound import report
-
+        if case.Tq <= longest:
+            print(long(case, seconds), flush=True)
     print(f"\n{report()}")
-
-
-if __name__ == "__main__":
-    main()

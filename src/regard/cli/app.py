@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from regard import __version__
+from regard.cli.bench import bench
 from regard.cli.evaluate import evaluate
 from regard.cli.look import look
 from regard.cli.predict import predict
@@ -49,7 +50,7 @@ class _Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-for command in (train, predict, evaluate, look):
+for command in (train, predict, evaluate, look, bench):
     app.command(cls=_Command)(command)
 
 

@@ -92,15 +92,19 @@ class Seq2SeqTraining(LightningModule):
         decay = min(self.recipe.average, (1 + int(updates)) / (10 + int(updates)))
         torch._foreach_lerp_(list(average), list(current), 1 - decay)
 
-    def training_step(self, batch: Batch, _: int) -> Tensor:
-        """The loss of a batch."""
+    def loss(self, batch: Batch) -> Tensor:
+        """Smoothed cross-entropy, the mean over the batch's target symbols, EOS included."""
         logits = self.model(batch.source, batch.source_lengths, batch.target[:, :-1])
-        loss = torch.nn.functional.cross_entropy(
+        return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1),
             batch.target[:, 1:].flatten(),
             ignore_index=PAD,
             label_smoothing=self.recipe.label_smoothing,
         )
+
+    def training_step(self, batch: Batch, _: int) -> Tensor:
+        """The loss of a batch, if it is a number."""
+        loss = self.loss(batch)
         if not math.isfinite(loss.item()):
             raise RegardError(
                 f"the loss became {loss.item()} at update {self.global_step}; lower --lr, or raise --warmup"

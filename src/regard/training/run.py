@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from regard import __version__
-from regard.errors import ArgumentError, RegardError, RunError
+from regard.errors import RegardError, RunError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq, beam_search
 from regard.training.batches import pad
 from regard.training.data import Example, Units
@@ -45,13 +45,6 @@ class Search:
     length_penalty: float = 0.0
     weights: bool = False
     batch_tokens: int = 4096
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_best <= self.beam or self.batch_tokens < 1:
-            raise ArgumentError(
-                f"expected 1 <= n_best <= beam and batch_tokens >= 1, got n_best={self.n_best}, beam={self.beam}, "
-                f"batch_tokens={self.batch_tokens}"
-            )
 
 
 @dataclass(frozen=True)
@@ -198,7 +191,7 @@ class Run:
         answers = [Answer([], [])] * len(sources)
         while order:
             longest = min(len(sources[order[0]]), self.max_length)
-            size = max(1, search.batch_tokens // (longest * search.beam))
+            size = max(1, search.batch_tokens // max(1, longest * search.beam))
             rows, order = order[:size], order[size:]
             for row, answer in zip(rows, self._predict_batch([sources[i] for i in rows], search), strict=True):
                 answers[row] = answer

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from regard.errors import RunError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
-from regard.training.batches import Encoded, TokenBudgetSampler, collate, encode
+from regard.training.batches import Batch, Encoded, TokenBudgetSampler, collate, encode
 from regard.training.callbacks import Bar, Best, Pace, Resume, Stop
 from regard.training.data import Example, Pairs
 from regard.training.metrics import Scores
@@ -92,8 +92,10 @@ def fit(
     callbacks = [pace, stop, best, Resume(state), *([Bar(console, pace, best)] if console.is_terminal else [])]
     if resume:
         _check(state)
+    loader = _loader(encoded, sampler)
     with stop.on_signals(), warnings.catch_warnings():
-        _trainer(recipe, callbacks).fit(module, _loader(encoded, sampler), ckpt_path=state if resume else None)
+        _warm_up(module, collate(encoded[:2]))
+        _trainer(recipe, callbacks).fit(module, loader, ckpt_path=state if resume else None)
     if best.scores is None:
         raise RunError(f"{directory}: training was stopped before its first update; nothing was learned")
     if stop.signal is None:
@@ -109,6 +111,12 @@ def fingerprint(examples: list[Example]) -> str:
     for example in examples:
         digest.update(repr(example).encode())
     return digest.hexdigest()
+
+
+def _warm_up(module: Seq2SeqTraining, batch: Batch) -> None:
+    """Let kernels compile before the clock runs: in a fresh installation they take seconds of the minutes."""
+    module.loss(batch).backward()
+    module.zero_grad()
 
 
 def _check(state: Path) -> None:
