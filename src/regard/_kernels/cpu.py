@@ -62,8 +62,18 @@ class Problem(NamedTuple):
         """The block of so many heads, rows and keys from the first on: (first, count) each."""
         if self.packed is None:
             return Block(*heads, *rows, *keys, rows[1], keys[1])
-        width = -(-keys[1] // TILE) * TILE
+        width = -(-keys[1] // self.tile) * self.tile
         return Block(*heads, *rows, keys[0], width, -(-rows[1] // 4) * 4, width + _SKEW)
+
+    @property
+    def tile(self) -> int:
+        """Keys that are laid out together."""
+        return 1 if self.packed is None else int(self.packed.B.shape[3])
+
+    @property
+    def each(self) -> int:
+        """Numbers that a buffer needs for all rows and keys of one head."""
+        return size(self.block((0, 1), (0, self.query.shape[1]), (0, self.key.shape[1])))
 
 
 def pose(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, masked: Masked) -> Problem:
@@ -83,16 +93,14 @@ def pose(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, masked: Mask
 
 def _reach(masked: Masked, shape: tuple[int, int, int, int], Hkv: int, group: int, dtype: torch.dtype) -> Reach:
     L, _, Tq, Tk = shape
-    keep, kept, sharing = _EMPTY[torch.bool].numpy().view(np.uint8)[None], np.zeros((1, 2), np.int64), 1
-    if masked.keep is not None and masked.keep.numel():
-        keep = masked.keep.detach().contiguous().view(torch.uint8).numpy()
-        first, last = keep.argmax(1), Tk - keep[:, ::-1].argmax(1)
-        kept = np.stack((first, np.where(keep.any(1), last, first)), 1)
-        sharing = L * Hkv // keep.shape[0]
+    given = masked.keep if masked.keep is not None else _EMPTY[torch.bool][None]
+    keep = given.detach().contiguous().view(torch.uint8).numpy()
+    kept, holes = rows.bounds(keep)
+    sharing = L * Hkv // max(1, keep.shape[0])
     table, table_strides = _storage(masked.table, shape, torch.bool)
     bias, bias_strides = _storage(masked.bias, shape, dtype)
     return Reach(
-        masked.low, masked.high, Tq, Tk, Hkv, group, max(sharing, 1), kept, keep, masked.keep is not None,
+        masked.low, masked.high, Tq, Tk, Hkv, group, max(sharing, 1), kept, masked.keep is not None, keep, holes,
         table.view(np.uint8), table_strides, masked.table is not None, bias, bias_strides, masked.bias is not None,
     )  # fmt: skip
 
@@ -118,8 +126,9 @@ def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
     of_q, of_k = (packed.extremes(x.view(-1, H).numpy()) for x in (q, k))
     if not packed.plan(of_q, of_k, w.numpy(), inverse, shift):
         return None
-    tiles = -(-k.shape[1] // TILE)
-    A, B = torch.empty_like(q).numpy(), torch.empty(N, tiles, H, TILE, dtype=k.dtype).numpy()
+    shift = shift if shift.any() else shift[:0]
+    wide = min(TILE, -(-k.shape[1] // 16) * 16)
+    A, B = torch.empty_like(q).numpy(), torch.empty(N, -(-k.shape[1] // wide), H, wide, dtype=k.dtype).numpy()
     packed.powers(q.numel() * 1.0, q.numpy(), shift, A)
     packed.tiled_powers(k.numel() * 2.0, k.numpy(), -shift, B)
     return Packed(A, B, inverse, w.abs().amax(1).numpy())
@@ -131,9 +140,8 @@ def blocks(problem: Problem, *, whole: bool = False) -> Iterator[Block]:
     reach, keys = problem.reach, problem.reach.keys
     if not N * R * keys:
         return
-    each = size(problem.block((0, 1), (0, R), (0, keys)))
-    if whole or each <= _WEIGHTS:
-        heads = N if whole else max(1, _WEIGHTS // max(1, each))
+    if whole or problem.each <= _WEIGHTS:
+        heads = N if whole else _WEIGHTS // problem.each
         for n in range(0, N, heads):
             yield problem.block((n, min(heads, N - n)), (0, R), (0, keys))
         return
@@ -145,10 +153,10 @@ def blocks(problem: Problem, *, whole: bool = False) -> Iterator[Block]:
             for i in range(0, reach.queries, count):
                 rows = min(count, reach.queries - i)
                 first, end = max(i + reach.low, 0), min(i + rows - 1 + reach.high, keys)
-                if reach.has_keep:
+                if reach.has_kept:
                     kept = reach.kept[n // reach.sharing]
                     first, end = max(first, int(kept[0])), min(end, int(kept[1]))
-                first = first // TILE * TILE
+                first = first // problem.tile * problem.tile
                 if first < end:
                     yield problem.block((n, 1), (row + i, rows), (first, end - first))
 
@@ -205,10 +213,12 @@ class Gradients(NamedTuple):
 def backward(problem: Problem, of_output: Tensor, saved: Tensor, bias: Tensor | None, drop: Drop) -> Gradients:
     """Gradients, given that of the output (N, R, Ev)."""
     value, logsumexp = problem.value, problem.value.new_empty(problem.query.shape[:2])
+    key = problem.key if problem.packed is None else torch.from_numpy(problem.packed.B)
+    made = torch.empty_like if 0 < problem.each <= _WEIGHTS else torch.zeros_like  # what one block adds to, it fills
     found = Gradients(
         torch.zeros_like(problem.query),
-        torch.zeros_like(problem.key if problem.packed is None else torch.from_numpy(problem.packed.B)),
-        torch.zeros_like(value),
+        made(key),
+        made(value),
         value.new_zeros(problem.query.shape[0], problem.query.shape[-1]),
         None if bias is None else value.new_zeros(bias.shape),
     )
@@ -252,7 +262,10 @@ def _pull(
     of_block = of_output[heads, some]
     torch.bmm(of_block, v[heads, keys].mT, out=shaped(pulls, block, v.shape[1]))
     rows.pull(work / q.shape[-1] * _WEIGHT, weights.numpy(), pulls.numpy(), block, q.shape[1], v.shape[1], drop)
-    found.value[heads, keys].baddbmm_(dropped.mT, of_block)
+    if block.rows == q.shape[1]:
+        torch.bmm(dropped.mT, of_block, out=found.value[heads, keys])
+    else:
+        found.value[heads, keys].baddbmm_(dropped.mT, of_block)
     A, B, *_ = problem.packed
     dq, dk, _, dw = sums
     packed.gradients(work * 2 * _PACKED_TERM, A, B, pulls.numpy(), dq, dk, dw, block, problem.reach)

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from regard._kernels.numba_pool import EXACT, FINITE, Threaded
-from regard._kernels.numba_rows import CHUNK, drop_row, exp, hidden, place, pull_row, span
+from regard._kernels.numba_rows import CHUNK, drop_row, exp_within, hidden, place, pull_row, span
 
 _TOP = 20  # 1 - 2 e^-20 is 1 in float32; twice that for float64
 
@@ -29,17 +29,22 @@ def _spoil(x, zero):
 
 
 @njit(**EXACT)
-def _score(q, k, w):
-    """w . tanh(q + k); NaN where one of them is not finite."""
+def _score_row(q, k, w, first, end, out, at):
+    """w . tanh(q + k_j) into out[at + j], for keys in a row; NaN where one of them is not finite."""
     zero, one, two = w.dtype.type(0), w.dtype.type(1), w.dtype.type(2)
     top = w.dtype.type(_TOP if w.itemsize == 4 else 2 * _TOP)
-    total, spoiled = zero, zero
-    for h in range(np.uintp(w.size)):
-        t = two * (q[h] + k[h])
-        t = top if t > top else t
-        total += w[h] - _ratio(two * w[h], one + exp(t))
-        spoiled += _spoil(k[h], zero) + _spoil(q[h], zero)
-    return total + spoiled
+    H, whole = np.uintp(w.size), zero
+    for h in range(H):
+        whole += w[h] + _spoil(q[h], zero)
+    for j in range(first, end):
+        total, spoiled, key = zero, zero, k[j]
+        for h in range(H):
+            t = two * (q[h] + key[h])
+            t = top if t > top else t
+            t = -two * top if t < -two * top else t
+            total += _ratio(w[h], one + exp_within(t))
+            spoiled += _spoil(key[h], zero)
+        out[at + j] = whole - two * total + spoiled
 
 
 @Threaded
@@ -53,10 +58,13 @@ def scores(begin, step, q, k, weight, out, block, reach):
         for r in range(start, min(start + CHUNK, block.rows)):
             row, at = block.row + r, (local * block.pitch + r) * block.stride - block.key
             first, end = span(head, row, block, reach)
+            if not (reach.has_keep or reach.has_table):
+                _score_row(q[head, row], k[head], w, first, end, out, at)
+                continue
             of_table = place(reach.table_strides, head, row, reach)
             for j in range(first, end):
                 if not hidden(head, row, j, of_table, reach):
-                    out[at + j] = _score(q[head, row], k[head, j], w)
+                    _score_row(q[head, row], k[head], w, j, j + 1, out, at)
 
 
 @Threaded
@@ -78,41 +86,42 @@ def mix(begin, step, weights, v, out, block):
 
 
 @njit(**EXACT)
-def _dot(a, b):
-    total = a.dtype.type(0)
-    for e in range(np.uintp(a.size)):
-        total += a[e] * b[e]
-    return total
-
-
-@njit(**EXACT)
-def _pull_features(q, k, w, pull, dq, dk, dw, buffer):
-    """Add the gradients of pull * w . tanh(q + k). """
-    top = w.dtype.type(_TOP if w.itemsize == 4 else 2 * _TOP)
-    one, two, four = w.dtype.type(1), w.dtype.type(2), w.dtype.type(4)
-    for h in range(np.uintp(w.size)):
-        t = two * (q[h] + k[h])
-        t = top if t > top else t
-        r = _ratio(one, one + exp(t))
-        part = pull * r
-        buffer[h] = four * w[h] * (part - part * r)
-        dw[h] += pull - two * part
-    for h in range(np.uintp(w.size)):
-        dq[h] += buffer[h]
-        dk[h] += buffer[h]
-
-
-@njit(**EXACT)
-def _pull_values(weights, dS, at, v, of_output, dv, factors, block):
+def _pull_values(weights, dS, at, v, of_output, dv, factors):
     """The gradients of one row's weights into dS, and what it brings to those of the values, where it has weight."""
-    for j in range(block.width):
-        p, key = weights[at + j], block.key + j
-        dS[at + j] = p - p
-        if p > 0 and factors[j] > 0:  # not hidden; nor NaN, in a row whose output is NaN and which has no gradient
-            dS[at + j] = _dot(of_output, v[key])
-            kept = p * factors[j]
+    zero = of_output.dtype.type(0)
+    for j in range(factors.size):
+        p, value, of_value = weights[at + j], v[j], dv[j]
+        kept, total = p * factors[j], zero
+        if kept > 0:  # not hidden or dropped; nor NaN, in a row whose output is NaN and which has no gradient
             for e in range(np.uintp(of_output.size)):
-                dv[key, e] += kept * of_output[e]
+                total += of_output[e] * value[e]
+            for e in range(np.uintp(of_output.size)):
+                of_value[e] += kept * of_output[e]
+        dS[at + j] = total
+
+
+@njit(**EXACT)
+def _pull_features(dS, at, q, k, w4, dq, dk, dw, count, buffer):
+    """Add the gradients of dS_j w . tanh(q + k_j); ``w4`` is 4 w. Two loops, as one has too many pointers to check."""
+    one, two = w4.dtype.type(1), w4.dtype.type(2)
+    top = w4.dtype.type(_TOP if w4.itemsize == 4 else 2 * _TOP)
+    H = np.uintp(w4.size)
+    for j in range(count):
+        pull, key, of_key = dS[at + j], k[j], dk[j]
+        if not (pull < 0 or pull > 0):
+            dS[at + j] = 0
+            continue
+        for h in range(H):
+            t = two * (q[h] + key[h])
+            t = top if t > top else t
+            t = -two * top if t < -two * top else t
+            r = _ratio(one, one + exp_within(t))
+            part = pull * r
+            buffer[h] = w4[h] * (part - part * r)
+            dw[h] -= two * part
+        for h in range(H):
+            dq[h] += buffer[h]
+            of_key[h] += buffer[h]
 
 
 @Threaded
@@ -121,17 +130,17 @@ def gradients(begin, step, q, k, v, weight, weights, dS, of_output, dq, dk, dv, 
     rows = q.shape[1]
     for task in range(begin, block.heads, step):
         head = block.head + task
-        w, buffer = weight[head % weight.shape[0]], np.empty(q.shape[2], q.dtype)
+        w4, buffer = weight[head % weight.shape[0]] * q.dtype.type(4), np.empty(q.shape[2], q.dtype)
         factors = np.ones(block.width, q.dtype)
+        if block.rows == rows:  # all there are: nothing was added before
+            dk[head] = 0
+            dv[head] = 0
+        values, of_values = v[head, block.key :], dv[head, block.key :]
+        keys, of_keys = k[head, block.key :], dk[head, block.key :]
         for r in range(block.rows):
             row, at = block.row + r, (task * block.pitch + r) * block.stride
             if drop.active:
                 drop_row(factors, head * rows + row, block, drop)
-            _pull_values(weights, dS, at, v[head], of_output[head, row], dv[head], factors, block)
+            _pull_values(weights, dS, at, values, of_output[head, row], of_values, factors)
             pull_row(weights, dS, at, factors, drop.active, block.width)
-            for j in range(block.width):
-                s, key = dS[at + j], block.key + j
-                if s < 0 or s > 0:
-                    _pull_features(q[head, row], k[head, key], w, s, dq[head, row], dk[head, key], dw[head], buffer)
-                else:
-                    dS[at + j] = 0
+            _pull_features(dS, at, q[head, row], keys, w4, dq[head, row], of_keys, dw[head], block.width, buffer)

@@ -5,7 +5,7 @@ where y_h = (1 + A_h B_h)/w_h. Four terms share a division:
 
 (1/y0 + 1/y1) + (1/y2 + 1/y3) = ((y0 + y1) y2 y3 + (y2 + y3) y0 y1) / (y0 y1 y2 y3)
 
-The lanes of a vector run along keys, which are laid out in tiles, (tiles, features, TILE).
+The lanes of a vector run along keys, which are laid out in tiles, (tiles, features, wide).
 
 All that enters is finite, and no product leaves the range: `plan` has looked.
 """
@@ -20,9 +20,9 @@ from numba import njit
 from regard._kernels.numba_pool import EXACT, FINITE, Threaded
 from regard._kernels.numba_rows import CHUNK, exp, span
 
-TILE = 64  # four vectors of AVX-512; longer tiles are 5 to 15% faster and waste more on short sequences
+TILE = 128  # keys in a tile at most: eight vectors of AVX-512; where there are fewer keys, whole vectors of them
 _TILE = np.uintp(TILE)
-_FEATURES, _ROWS = 16, 64  # what a task of the backward pass keeps at hand
+_FEATURES, _ROWS = 16, 32  # what a task of the backward pass keeps at hand
 
 
 @njit(**EXACT)
@@ -70,8 +70,12 @@ def plan(of_query, of_key, weight, inverse, shift):
 
 @njit(**EXACT)
 def _power_row(x, shift, out):
-    """e^(2(x - shift)); what rounding takes from a shifted exponent is put back."""
+    """e^(2(x - shift)); what rounding takes from a shifted exponent is put back. No shift has size 0."""
     one = x.dtype.type(1)
+    if shift.size == 0:
+        for h in range(np.uintp(x.size)):
+            out[h] = exp(x[h] + x[h])
+        return
     for h in range(np.uintp(x.size)):
         exponent = 2 * (np.float64(x[h]) - shift[h])
         near = x.dtype.type(exponent)
@@ -90,32 +94,39 @@ def powers(begin, step, rows, shift, out):
 
 @Threaded
 def tiled_powers(begin, step, rows, shift, out):
-    """B = e^(2(k + c)) of (N, T, H) as tiles (N, tiles, H, TILE); what fills up the last one is 0."""
-    tiles = out.shape[1]
+    """B = e^(2(k + c)) of (N, T, H) as tiles (N, tiles, H, wide); what fills up the last one is 0."""
+    tiles, wide = out.shape[1], out.shape[3]
     for task in range(begin, rows.shape[0] * tiles, step):
         n, tile = task // tiles, task % tiles
-        count = min(TILE, rows.shape[1] - tile * TILE)
+        count = min(wide, rows.shape[1] - tile * wide)
         powers = np.empty((count, rows.shape[2]), rows.dtype)
         for t in range(count):
-            _power_row(rows[n, tile * TILE + t], shift, powers[t])
+            _power_row(rows[n, tile * wide + t], shift, powers[t])
         for h in range(np.uintp(rows.shape[2])):
             for t in range(np.uintp(count)):
                 out[n, tile, h, t] = powers[t, h]
             out[n, tile, h, count:] = 0
 
 
+@njit(**EXACT)
+def _lanes(wide, count):
+    """The keys of a tile, if there are so many, filled up to whole vectors."""
+    return np.uintp(min(wide, (count + 15) // 16 * 16))
+
+
 @njit(**FINITE)
-def _two_rows(a0, a1, inverse, B, at, acc):
+def _two_rows(a0, a1, inverse, B, at, wide, acc, lanes):
     """Add sum_h 1/y_h for two queries and the keys of a tile into ``acc`` (2 TILE,): a pass loads each B once."""
     H, one = inverse.size, inverse.dtype.type(1)
     fours = H // 4 * 4
     for h in range(0, fours, 4):
-        o = np.uintp(at + h * TILE)
+        o = np.uintp(at + h * wide)
+        o1, o2, o3 = o + np.uintp(wide), o + np.uintp(2 * wide), o + np.uintp(3 * wide)
         u0, u1, u2, u3 = inverse[h], inverse[h + 1], inverse[h + 2], inverse[h + 3]
         p0, p1, p2, p3 = a0[h] * u0, a0[h + 1] * u1, a0[h + 2] * u2, a0[h + 3] * u3
         q0, q1, q2, q3 = a1[h] * u0, a1[h + 1] * u1, a1[h + 2] * u2, a1[h + 3] * u3
-        for j in range(_TILE):
-            b0, b1, b2, b3 = B[o + j], B[o + _TILE + j], B[o + _TILE + _TILE + j], B[o + _TILE + _TILE + _TILE + j]
+        for j in range(lanes):
+            b0, b1, b2, b3 = B[o + j], B[o1 + j], B[o2 + j], B[o3 + j]
             y0, y1, y2, y3 = u0 + p0 * b0, u1 + p1 * b1, u2 + p2 * b2, u3 + p3 * b3
             left, right = y0 * y1, y2 * y3
             acc[j] += ((y0 + y1) * right + (y2 + y3) * left) / (left * right)
@@ -123,31 +134,31 @@ def _two_rows(a0, a1, inverse, B, at, acc):
             left, right = y0 * y1, y2 * y3
             acc[_TILE + j] += ((y0 + y1) * right + (y2 + y3) * left) / (left * right)
     for h in range(fours, H):
-        o = np.uintp(at + h * TILE)
+        o = np.uintp(at + h * wide)
         u, p, q = inverse[h], a0[h] * inverse[h], a1[h] * inverse[h]
-        for j in range(_TILE):
+        for j in range(lanes):
             acc[j] += one / (u + p * B[o + j])
             acc[_TILE + j] += one / (u + q * B[o + j])
 
 
 @njit(**EXACT)
-def _tiles_of(head, row, other, block, reach):
+def _tiles_of(head, row, other, wide, block, reach):
     """The tiles, counted within the block, that either of two rows, or one between them, may attend to."""
     first, end = span(head, row, block, reach)
     for r in range(row + 1, other + 1):
         more = span(head, r, block, reach)
         first, end = min(first, more[0]), max(end, more[1])
-    return (first - block.key) // TILE, (end - block.key + TILE - 1) // TILE
+    return (first - block.key) // wide, (end - block.key + wide - 1) // wide
 
 
 @Threaded
 def scores(begin, step, A, B, inverse, scale, out, block, reach):
     """scale_n (sum_h 1/u - 2 sum_h 1/y) into ``out`` (heads, pitch, stride), where structure lets a row attend.
 
-    A (N, R, H), B (N, tiles, H, TILE), inverse (nw, H), scale (nw,).
+    A (N, R, H), B (N, tiles, H, wide), inverse (nw, H), scale (nw,).
     """
     H, chunks = inverse.shape[1], (block.rows + CHUNK - 1) // CHUNK
-    tiles, flat = B.shape[1], B.reshape(-1)
+    tiles, wide, flat = B.shape[1], B.shape[3], B.reshape(-1)
     for task in range(begin, block.heads * chunks, step):
         local, start = task // chunks, task % chunks * CHUNK
         end, head = min(start + CHUNK, block.rows), block.head + local
@@ -155,32 +166,35 @@ def scores(begin, step, A, B, inverse, scale, out, block, reach):
         total, twice, acc = A.dtype.type(0), factor + factor, np.empty(2 * TILE, A.dtype)
         for h in range(H):
             total += factor / u[h]
-        for tile in range(block.width // TILE):
-            at = (head * tiles + block.key // TILE + tile) * H * TILE
+        seen = np.empty((CHUNK, 2), np.int64)
+        for r in range(start, end, 2):
+            seen[r - start] = _tiles_of(head, block.row + r, block.row + min(r + 1, end - 1), wide, block, reach)
+        for tile in range(block.width // wide):
+            at = (head * tiles + block.key // wide + tile) * H * wide
+            lanes = _lanes(wide, reach.keys - block.key - tile * wide)
             for r in range(start, end, 2):
-                other = min(r + 1, end - 1)
-                seen = _tiles_of(head, block.row + r, block.row + other, block, reach)
-                if not seen[0] <= tile < seen[1]:
+                if not seen[r - start, 0] <= tile < seen[r - start, 1]:
                     continue
+                other = min(r + 1, end - 1)
                 acc[:] = 0
-                _two_rows(A[head, block.row + r], A[head, block.row + other], u, flat, at, acc)
-                to = np.uintp((local * block.pitch + r) * block.stride + tile * TILE)
-                next_to = np.uintp((local * block.pitch + other) * block.stride + tile * TILE)
-                for j in range(_TILE):
+                _two_rows(A[head, block.row + r], A[head, block.row + other], u, flat, at, wide, acc, lanes)
+                to = np.uintp((local * block.pitch + r) * block.stride + tile * wide)
+                next_to = np.uintp((local * block.pitch + other) * block.stride + tile * wide)
+                for j in range(lanes):
                     out[to + j] = total - twice * acc[j]
                     out[next_to + j] = total - twice * acc[_TILE + j]
 
 
 @njit(**EXACT)
-def _bring_near(dS, count, near):
+def _bring_near(dS, count, near, lanes):
     """Copy so many rows of a tile side by side; rows that fill up the last four are 0."""
     for r in range((count + 3) // 4 * 4):
-        for j in range(_TILE):
+        for j in range(lanes):
             near[np.uintp(r * TILE) + j] = dS[r, j] if r < count else dS.dtype.type(0)
 
 
 @njit(**FINITE)
-def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):
+def _pull_tile(A, B, at, wide, near, dq, dw, acc, rows, features, lanes):
     """Some rows of one head against one tile, for the features of a task, four rows a pass.
 
     With r = 1/(1 + A B) and t = dS r: sum t (1 - r) over keys for the query, and over queries into ``acc`` for the key;
@@ -189,13 +203,13 @@ def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):
     zero, one, last = acc.dtype.type(0), acc.dtype.type(1), np.uintp(rows[1] - 1)
     for h in range(np.uintp(features[0]), np.uintp(features[1])):
         c = (h - np.uintp(features[0])) * _TILE
-        o, total = np.uintp(at) + c, zero
+        o, total = np.uintp(at) + (h - np.uintp(features[0])) * np.uintp(wide), zero
         for k in range(np.uintp(0), np.uintp(rows[1] - rows[0]), np.uintp(4)):
             s, q0 = k * _TILE, np.uintp(rows[0]) + k
             q1, q2, q3 = min(q0 + np.uintp(1), last), min(q0 + np.uintp(2), last), min(q0 + np.uintp(3), last)
             a0, a1, a2, a3 = A[q0, h], A[q1, h], A[q2, h], A[q3, h]
             sum0, sum1, sum2, sum3 = zero, zero, zero, zero
-            for j in range(_TILE):
+            for j in range(lanes):
                 b = B[o + j]
                 r0, r1, r2, r3 = one / (one + a0 * b), one / (one + a1 * b), one / (one + a2 * b), one / (one + a3 * b)
                 t0, t1 = near[s + j] * r0, near[s + _TILE + j] * r1
@@ -213,29 +227,30 @@ def _pull_tile(A, B, at, near, dq, dw, acc, rows, features):
 
 @Threaded
 def gradients(begin, step, A, B, dS, dq, dk, dw, block, reach):
-    """Add what the rows of the block bring: dq (N, R, H) and dk (N, tiles, H, TILE) up to 4w, dw (N, H) up to -2.
+    """Add what the rows of the block bring: dq (N, R, H) and dk (N, tiles, H, wide) up to 4w, dw (N, H) up to -2.
 
     A task has some features of one head to itself, so that no two tasks add to the same number, in any number of
     threads: the sums come out the same bit for bit.
     """
     H = A.shape[2]
-    parts, tiles, flat = (H + _FEATURES - 1) // _FEATURES, B.shape[1], B.reshape(-1)
+    parts, tiles, wide, flat = (H + _FEATURES - 1) // _FEATURES, B.shape[1], B.shape[3], B.reshape(-1)
     for task in range(begin, block.heads * parts, step):
         local, start = task // parts, task % parts * _FEATURES
         head, acc = block.head + local, np.empty(_FEATURES * TILE, A.dtype)
         features, near = (start, min(start + _FEATURES, H)), np.empty(_ROWS * TILE, A.dtype)
         length = block.pitch * block.stride
         buffer = dS[local * length : (local + 1) * length].reshape((block.pitch, block.stride))
-        for tile in range(block.width // TILE):
-            place = block.key // TILE + tile
-            at = ((head * tiles + place) * H + start) * TILE
+        for tile in range(block.width // wide):
+            place, lanes = block.key // wide + tile, _lanes(wide, reach.keys - block.key - tile * wide)
+            at = ((head * tiles + place) * H + start) * wide
             acc[:] = 0
             for k in range(0, block.rows, _ROWS):
                 rows = (block.row + k, block.row + min(k + _ROWS, block.rows))
-                seen = _tiles_of(head, rows[0], rows[1] - 1, block, reach)
+                seen = _tiles_of(head, rows[0], rows[1] - 1, wide, block, reach)
                 if seen[0] <= tile < seen[1]:
-                    _bring_near(buffer[k:, tile * TILE :], rows[1] - rows[0], near)
-                    _pull_tile(A[head], flat, at, near, dq[head], dw[head], acc, rows, features)
+                    _bring_near(buffer[k:, tile * wide :], rows[1] - rows[0], near, lanes)
+                    _pull_tile(A[head], flat, at, wide, near, dq[head], dw[head], acc, rows, features, lanes)
             for h in range(features[1] - start):
-                for j in range(_TILE):
-                    dk[head, place, start + h, j] += acc[np.uintp(h * TILE) + j]
+                for j in range(np.uintp(wide)):
+                    so_far = acc.dtype.type(0) if block.rows == A.shape[1] else dk[head, place, start + h, j]
+                    dk[head, place, start + h, j] = so_far + acc[np.uintp(h * TILE) + j]

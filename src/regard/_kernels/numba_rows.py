@@ -33,8 +33,9 @@ class Reach(NamedTuple):
     group: int
     sharing: int  # key heads that share one row of ``keep``
     kept: Any  # (B, 2): the first key that padding keeps, and the first behind the last
+    has_kept: bool
     keep: Any  # (B, keys)
-    has_keep: bool
+    has_keep: bool  # there are holes between these two
     table: Any
     table_strides: Any
     has_table: bool
@@ -56,12 +57,12 @@ class Block(NamedTuple):
     stride: int  # from one row of the buffer to the next
 
 
-def exp(x: Any) -> Any:
-    """e^x; float32 in plain arithmetic, which becomes vectors: 2^n times the series of e^f, |f| <= ln(2)/2."""
+def exp_within(x: Any) -> Any:
+    """e^x for -87 < x < 88, or NaN; float32 in plain arithmetic, which becomes vectors: 2^n times the series of e^f."""
     raise NotImplementedError  # for compiled code alone
 
 
-@overload(exp, jit_options={"fastmath": {"contract", "nsz"}})
+@overload(exp_within, jit_options={"fastmath": {"contract", "nsz"}})
 def _compiled_exp(x):
     if x == types.float32:
         return _exp32
@@ -69,9 +70,8 @@ def _compiled_exp(x):
 
 
 def _exp32(x):
-    near = min(max(x, np.float32(-87.0)), np.float32(88.0))
-    n = np.floor(near * np.float32(1.4426950408889634) + np.float32(0.5))
-    f = near - n * np.float32(0.693359375)  # ln 2 in two parts, the first with few digits: the product is exact
+    n = np.floor(x * np.float32(1.4426950408889634) + np.float32(0.5))
+    f = x - n * np.float32(0.693359375)  # ln 2 in two parts, the first with few digits: the product is exact
     f = f + n * np.float32(2.12194440e-4)
     e = np.float32(1 / 5040)
     e = e * f + np.float32(1 / 720)
@@ -80,8 +80,31 @@ def _exp32(x):
     e = e * f + np.float32(1 / 6)
     e = e * f + np.float32(0.5)
     e = e * f * f + f + np.float32(1)
-    e = e * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return e if x > np.float32(-87.0) else (x if x != x else np.float32(0))
+    return e * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
+@njit(**EXACT)
+def exp(x):
+    """e^x; 0 where it is too small for float32, and at most e^88."""
+    low, high = type(x)(-87), type(x)(88)
+    near = low if x < low else x
+    near = high if near > high else near
+    return type(x)(0) if x < low else exp_within(near)
+
+
+@njit(**EXACT)
+def bounds(keep):
+    """For each row of (B, keys) the first key kept, and the first behind the last; and whether there are holes."""
+    kept, holes = np.zeros((keep.shape[0], 2), np.int64), False
+    for n in range(keep.shape[0]):
+        count = 0
+        for j in range(keep.shape[1]):
+            if keep[n, j]:
+                kept[n, 0] = kept[n, 0] if count else j
+                kept[n, 1] = j + 1
+                count += 1
+        holes |= count < kept[n, 1] - kept[n, 0]
+    return kept, holes
 
 
 @njit(**EXACT)
@@ -89,7 +112,7 @@ def span(head, row, block, reach):
     """First key, and first behind the last, that a row may attend to within the block, as far as structure tells."""
     i = row % reach.queries
     first, end = max(i + reach.low, block.key), min(i + reach.high, block.key + block.width, reach.keys)
-    if reach.has_keep:
+    if reach.has_kept:
         example = head // reach.sharing
         first, end = max(first, reach.kept[example, 0]), min(end, reach.kept[example, 1])
     return first, max(first, end)

@@ -24,8 +24,7 @@ _DROP = "Tensor? seed, float dropout_p"
 torch.library.define("regard::additive", f"({_INPUTS}, {_RANGE}, {_DROP}, bool save) -> (Tensor, Tensor)")
 torch.library.define(
     "regard::additive_backward",
-    f"(Tensor of_output, Tensor saved, {_INPUTS}, {_RANGE}, {_DROP}) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"(Tensor of_output, Tensor saved, {_INPUTS}, {_RANGE}, {_DROP}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.define(
     "regard::additive_statistics",
@@ -36,7 +35,6 @@ _backward = torch.ops.regard.additive_backward.default
 statistics = torch.ops.regard.additive_statistics.default
 
 
-@torch.library.impl("regard::additive", "cpu")
 def _additive_cpu(
     query: Tensor,
     key: Tensor,
@@ -66,7 +64,6 @@ def _additive_fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tup
     return output, value.new_empty(0, dtype=_wide(value.dtype))
 
 
-@torch.library.impl("regard::additive_backward", "cpu")
 def _backward_cpu(
     of_output: Tensor,
     saved: Tensor,
@@ -143,11 +140,12 @@ def _refuse(ctx: Any, *gradients: Tensor) -> None:
     )
 
 
+torch.library.impl("regard::additive", "cpu", _additive_cpu)
+torch.library.impl("regard::additive_backward", "cpu", _backward_cpu)
 torch.library.register_autograd("regard::additive", _differentiate, setup_context=_setup)
 torch.library.register_autograd("regard::additive_backward", _refuse)
 
 
-@torch.library.impl("regard::additive_statistics", "cpu")
 def _statistics_cpu(
     query: Tensor,
     key: Tensor,
@@ -168,6 +166,9 @@ def _statistics_cpu(
     problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
     found = cpu_statistics.gather(problem, received, rows, top, names)
     return [x.to(y.dtype).view(y.shape) for x, y in zip(found, _like(query, key, rows, top, names), strict=True)]
+
+
+torch.library.impl("regard::additive_statistics", "cpu", _statistics_cpu)
 
 
 @torch.library.register_fake("regard::additive_statistics")

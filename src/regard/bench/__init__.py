@@ -1,0 +1,1 @@
+"""Measurements against other implementations, in one process: `python -m regard.bench.additive`."""

@@ -1,0 +1,59 @@
+"""How far the loops of additive attention are from what the machine's multipliers allow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+
+from regard._kernels import cpu, numba_packed
+
+__all__ = ["report"]
+
+# Instructions of the multipliers for each term; additions have units of their own. Forward, for four terms: 4 y, 5 for
+# their products, and a division by an estimate, a product and 2 multiply-adds.
+_FORWARD = 13 / 4
+_BACKWARD = 6.0  # 1 + A B, estimate, 2 multiply-adds, dS r, t - t r
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def _multiply_add(rounds: int, a: Any, b: Any, x: Any) -> None:
+    for _ in range(rounds):
+        for j in range(192):  # twelve vectors of AVX-512: enough that none waits for another
+            x[j] = x[j] * a + b
+
+
+def _best(function: Callable[[], object], repeats: int = 20) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+def report() -> str:
+    """Terms a second on one core, against the multiply-adds a second that this core does."""
+    x, a, b = np.ones(192, np.float32), np.float32(0.99), np.float32(0.1)
+    rate = 192 * 100_000 / _best(lambda: _multiply_add(100_000, a, b, x))
+    N, T, H = 2, 256, 128
+    query, key = torch.randn(2, N, 1, T, H).unbind()
+    problem = cpu.pose(query, key, key, torch.randn(H), cpu.Masked(None, None, None, -T, T))
+    block = next(cpu.blocks(problem))
+    if problem.packed is None:
+        raise RuntimeError("random numbers of unit size must fit the packed loops")
+    A, B, inverse, scale = problem.packed
+    buffer = np.zeros(cpu.size(block), np.float32)
+    sums = np.zeros_like(A), np.zeros_like(B), np.zeros((N, H), np.float32)
+    terms = N * T * T * H
+    once = terms / _best(lambda: numba_packed.scores(0, A, B, inverse, scale, buffer, block, problem.reach))
+    back = terms / _best(lambda: numba_packed.gradients(0, A, B, buffer, *sums, block, problem.reach))
+    return (
+        f"One core: {rate / 1e9:.0f}e9 multiply-adds a second (float32).\n"
+        f"Scores: {once / 1e9:.1f}e9 terms a second, {once * _FORWARD / rate:.2f} of the bound ({_FORWARD} a term).\n"
+        f"Gradients: {back / 1e9:.1f}e9 terms a second, {back * _BACKWARD / rate:.2f} of the bound ({_BACKWARD})."
+    )
