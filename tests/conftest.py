@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which torch may do
+
 import torch
 from hypothesis import HealthCheck, settings
 

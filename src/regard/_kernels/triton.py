@@ -141,7 +141,7 @@ def _pose(inputs: Inputs) -> Problem:
         _powers(key, shift, direct, -1, wide),
         value,
         value.stride(),
-        weight / torch.where(scale > 0, scale, 1.0)[:, None],
+        torch.nn.functional.pad(weight / torch.where(scale > 0, scale, 1.0)[:, None], (0, -H % 4)),
         scale,
         _spoil(query).to(wide),
         (_spoil(key) + _spoil(value)).to(wide),
@@ -161,6 +161,7 @@ def _pose(inputs: Inputs) -> Problem:
         queries,
         keys,
         H,
+        H + -H % 4,
         value.shape[-1],
         cap,
     )

@@ -20,11 +20,11 @@ import triton.language as tl
 class Problem(NamedTuple):
     """What all kernels read; numbers are float32 or float64. A pair of example and query head has one number, z."""
 
-    A: Any  # (L Hq, H, Tq): e^(2(q - c)), or q itself where `direct` says so
-    B: Any  # (L Hkv, H, Tk): e^(2(k + c)), or k itself
+    A: Any  # (L Hq, H, Tq): e^(2(q + c)), or q itself where `direct` says so
+    B: Any  # (L Hkv, H, Tk): e^(2(k - c)), or k itself
     value: Any  # (L, Hkv, Tk, Ev), of any strides and dtype
     value_strides: Any
-    weight: Any  # (vectors, H), divided by `scale`: large weights must not overflow a product of four
+    weight: Any  # (vectors, padded), divided by `scale`: large weights must not overflow a product of four
     scale: Any  # (vectors,)
     of_query: Any  # (L Hq, Tq): 0, or NaN for a query that is not finite
     of_key: Any  # (L Hkv, Tk): 0, or NaN where key or value is not finite
@@ -44,6 +44,7 @@ class Problem(NamedTuple):
     queries: Any
     keys: Any
     features: Any
+    padded: Any  # features, filled up to a multiple of four with weights of 0
     values: Any
     cap: Any
 
@@ -67,11 +68,17 @@ def powers(rows, strides, shift, direct, out, heads, length, features, SIGN: tl.
 
 
 @triton.jit
+def _vector(p, z):
+    """Which of the weight's vectors belongs to a query head."""
+    return z % p.heads % p.vectors
+
+
+@triton.jit
 def _x(p, z, h, rows, keys, DIRECT: tl.constexpr):
     """1 + e^(2(q + k)) of one feature, for all pairs; it may be infinite, and never is NaN."""
-    here = h < p.features
-    a = tl.load(p.A + (z * p.features + h) * p.queries + rows, mask=(rows < p.queries) & here, other=0.0)
-    b = tl.load(p.B + (z // p.group * p.features + h) * p.keys + keys, mask=(keys < p.keys) & here, other=0.0)
+    queries, keys_ = tl.where(h < p.features, p.queries, 0), tl.where(h < p.features, p.keys, 0)
+    a = tl.load(p.A + (z * p.features + h) * p.queries + rows, mask=rows < queries, other=0.0)
+    b = tl.load(p.B + (z // p.group * p.features + h) * p.keys + keys, mask=keys < keys_, other=0.0)
     if DIRECT:
         e = tl.exp(2 * (a[:, None] + b[None, :]))
     else:
@@ -82,13 +89,11 @@ def _x(p, z, h, rows, keys, DIRECT: tl.constexpr):
 @triton.jit
 def _agree(p, z, rows, keys, DIRECT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     """sum_h w_h tanh(q_h + k_h), with the weights as they are divided by their scale."""
-    at = p.weight + z % p.heads % p.vectors * p.features
+    at = p.weight + _vector(p, z) * p.padded
     total = tl.sum(tl.zeros((1,), p.A.dtype.element_ty))
     shares = tl.zeros((BM, BN), p.A.dtype.element_ty)
-    for h in range(0, p.features, 4):
-        w0, w1 = tl.load(at + h), tl.load(at + h + 1, mask=h + 1 < p.features, other=0.0)
-        w2 = tl.load(at + h + 2, mask=h + 2 < p.features, other=0.0)
-        w3 = tl.load(at + h + 3, mask=h + 3 < p.features, other=0.0)
+    for h in range(0, p.padded, 4):
+        w0, w1, w2, w3 = tl.load(at + h), tl.load(at + h + 1), tl.load(at + h + 2), tl.load(at + h + 3)
         x0 = tl.minimum(_x(p, z, h, rows, keys, DIRECT), p.cap)
         x1 = tl.minimum(_x(p, z, h + 1, rows, keys, DIRECT), p.cap)
         x2 = tl.minimum(_x(p, z, h + 2, rows, keys, DIRECT), p.cap)
@@ -108,7 +113,7 @@ def _scores(p, z, rows, keys, BM: tl.constexpr, BN: tl.constexpr):
         scores = _agree(p, z, rows, keys, False, BM, BN)
     of_query = tl.load(p.of_query + z * p.queries + rows, mask=rows < p.queries, other=0.0)
     of_key = tl.load(p.of_key + z // p.group * p.keys + keys, mask=keys < p.keys, other=0.0)
-    scores = tl.load(p.scale + z % p.heads % p.vectors) * scores + of_query[:, None] + of_key[None, :]
+    scores = tl.load(p.scale + _vector(p, z)) * scores + of_query[:, None] + of_key[None, :]
     i, j = rows[:, None], keys[None, :]
     inside = (i < p.queries) & (j < p.keys)
     seen = inside & (j >= i + p.low) & (j < i + p.high)
@@ -200,19 +205,19 @@ def attend(
     at = out + (z * p.queries + rows)[:, None] * p.values + values[None, :]
     tl.store(at, mixed, mask=(rows < p.queries)[:, None] & (values < p.values)[None, :])
     found = tl.where(empty, float("-inf"), largest + tl.log(total))
-    tl.store(logsumexp + z * p.queries + rows, found, mask=(rows < p.queries) & (tl.program_id(2) == 0))
+    if tl.program_id(2) == 0:
+        tl.store(logsumexp + z * p.queries + rows, found, mask=rows < p.queries)
 
 
 @triton.jit
 def _pull_features(p, z, rows, keys, of_scores, dq, dk, dw, DIRECT: tl.constexpr):
     """With r = 1/x and t = dS r: add 4 w sum t (1 - r) over keys for the query, over queries for the key; and sum t."""
-    vector = z % p.heads % p.vectors
-    scale = 4 * tl.load(p.scale + vector)
+    weights, scale = p.weight + _vector(p, z) * p.padded, 4 * tl.load(p.scale + _vector(p, z))
     for h in range(0, p.features):
         r = 1 / _x(p, z, h, rows, keys, DIRECT)
         t = of_scores * r
         of_both = t - t * r
-        w = scale * tl.load(p.weight + vector * p.features + h)
+        w = scale * tl.load(weights + h)
         of_query, of_key = w * tl.sum(of_both, 1), w * tl.sum(of_both, 0)
         at_query, at_key = dq + (z * p.features + h) * p.queries, dk + (z // p.group * p.features + h) * p.keys
         tl.atomic_add(at_query + rows, of_query, mask=rows < p.queries, sem="relaxed")
