@@ -135,13 +135,13 @@ def _pose(inputs: Inputs) -> Problem:
     direct = (~(of_q + of_k <= room)).any().int()
     shift = torch.where(torch.maximum(of_q, of_k) > room / 2, (of_k - of_q) / 2, 0.0)
     shift = torch.where(shift.isfinite(), shift, 0.0)
-    scale = weight.abs().amax(-1)
+    scale, padded = torch.linalg.vector_norm(weight, torch.inf, -1), max(4, H + -H % 4)
     return Problem(
-        _powers(query, shift, direct, 1, wide),
-        _powers(key, shift, direct, -1, wide),
+        _powers(query, shift, direct, 1, padded, wide),
+        _powers(key, shift, direct, -1, padded, wide),
         value,
         value.stride(),
-        torch.nn.functional.pad(weight / torch.where(scale > 0, scale, 1.0)[:, None], (0, -H % 4)),
+        torch.nn.functional.pad(weight / torch.where(scale > 0, scale, 1.0)[:, None], (0, padded - H)),
         scale,
         _spoil(query).to(wide),
         (_spoil(key) + _spoil(value)).to(wide),
@@ -161,19 +161,19 @@ def _pose(inputs: Inputs) -> Problem:
         queries,
         keys,
         H,
-        H + -H % 4,
+        padded,
         value.shape[-1],
         cap,
     )
 
 
-def _powers(rows: Tensor, shift: Tensor, direct: Tensor, sign: int, wide: torch.dtype) -> Tensor:
+def _powers(rows: Tensor, shift: Tensor, direct: Tensor, sign: int, padded: int, wide: torch.dtype) -> Tensor:
     """See `triton_loops.powers`."""
     L, heads, length, H = rows.shape
-    out = rows.new_empty(L * heads, H, length, dtype=wide)
-    BT = min(128, _power(length))
-    triton_loops.powers[L * heads, triton.cdiv(length, BT)](
-        rows, rows.stride(), shift, direct, out, heads, length, H, SIGN=sign, BT=BT
+    out = rows.new_empty(L * heads, padded, length, dtype=wide)
+    BT, BH = min(64, _power(length)), 32
+    triton_loops.powers[L * heads, triton.cdiv(length, BT), triton.cdiv(padded, BH)](
+        rows, rows.stride(), shift, direct, out, heads, length, H, padded, SIGN=sign, BT=BT, BH=BH
     )
     return out
 

@@ -20,8 +20,8 @@ import triton.language as tl
 class Problem(NamedTuple):
     """What all kernels read; numbers are float32 or float64. A pair of example and query head has one number, z."""
 
-    A: Any  # (L Hq, H, Tq): e^(2(q + c)), or q itself where `direct` says so
-    B: Any  # (L Hkv, H, Tk): e^(2(k - c)), or k itself
+    A: Any  # (L Hq, padded, Tq): e^(2(q + c)), or q itself where `direct` says so
+    B: Any  # (L Hkv, padded, Tk): e^(2(k - c)), or k itself
     value: Any  # (L, Hkv, Tk, Ev), of any strides and dtype
     value_strides: Any
     weight: Any  # (vectors, padded), divided by `scale`: large weights must not overflow a product of four
@@ -44,27 +44,32 @@ class Problem(NamedTuple):
     queries: Any
     keys: Any
     features: Any
-    padded: Any  # features, filled up to a multiple of four with weights of 0
+    padded: Any  # features, filled up to a multiple of four, with weights of 0 (at least four)
     values: Any
     cap: Any
 
 
 @triton.jit
-def powers(rows, strides, shift, direct, out, heads, length, features, SIGN: tl.constexpr, BT: tl.constexpr):
-    """e^(2(x + SIGN c)) of rows (L, heads, T, H) into ``out`` (L heads, H, T); x itself if direct; 0 if not finite.
+def powers(
+    rows, strides, shift, direct, out, heads, length, features, padded,
+    SIGN: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
+):  # fmt: skip
+    """e^(2(x + SIGN c)) of rows (L, heads, T, H) into ``out`` (L heads, padded, T); x itself if direct; 0 if not finite.
 
     In float64, as an exponent of 40 that is rounded to float32 would cost five digits; there are few of them.
     """
-    z, t = tl.program_id(0).to(tl.int64), tl.program_id(1) * BT + tl.arange(0, BT)
+    z = tl.program_id(0).to(tl.int64)
+    t, h = tl.program_id(1) * BT + tl.arange(0, BT), tl.program_id(2) * BH + tl.arange(0, BH)
     at = rows + z // heads * strides[0] + z % heads * strides[1]
-    as_they_are = tl.load(direct) != 0
-    for h in range(0, features):
-        x = tl.load(at + t.to(tl.int64) * strides[2] + h * strides[3], mask=t < length, other=0.0).to(tl.float64)
-        finite = tl.abs(x) < float("inf")
-        x = tl.where(finite, x, 0.0)
-        if not as_they_are:
-            x = tl.exp(2 * (x + SIGN * tl.load(shift + h)))
-        tl.store(out + (z * features + h) * length + t, tl.where(finite, x, 0.0), mask=t < length)
+    at += t.to(tl.int64)[:, None] * strides[2] + h[None, :] * strides[3]
+    x = tl.load(at, mask=(t < length)[:, None] & (h < features)[None, :], other=0.0).to(tl.float64)
+    finite = tl.abs(x) < float("inf")
+    x = tl.where(finite, x, 0.0)
+    if tl.load(direct) == 0:
+        x = tl.exp(2 * (x + SIGN * tl.load(shift + h, mask=h < features, other=0.0)[None, :]))
+    x = tl.trans(tl.where(finite, x, 0.0)).to(out.dtype.element_ty)
+    at = out + (z * padded + h)[:, None] * length + t[None, :]
+    tl.store(at, x, mask=(h < padded)[:, None] & (t < length)[None, :])
 
 
 @triton.jit
@@ -74,30 +79,30 @@ def _vector(p, z):
 
 
 @triton.jit
-def _x(p, z, h, rows, keys, DIRECT: tl.constexpr):
+def _x(at_query, at_key, rows, keys, DIRECT: tl.constexpr):
     """1 + e^(2(q + k)) of one feature, for all pairs; it may be infinite, and never is NaN."""
-    queries, keys_ = tl.where(h < p.features, p.queries, 0), tl.where(h < p.features, p.keys, 0)
-    a = tl.load(p.A + (z * p.features + h) * p.queries + rows, mask=rows < queries, other=0.0)
-    b = tl.load(p.B + (z // p.group * p.features + h) * p.keys + keys, mask=keys < keys_, other=0.0)
+    a, b = tl.load(at_query, mask=rows, other=0.0)[:, None], tl.load(at_key, mask=keys, other=0.0)[None, :]
     if DIRECT:
-        e = tl.exp(2 * (a[:, None] + b[None, :]))
+        e = tl.exp(2 * (a + b))
     else:
-        e = a[:, None] * b[None, :]
+        e = a * b
     return 1 + e
 
 
 @triton.jit
 def _agree(p, z, rows, keys, DIRECT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     """sum_h w_h tanh(q_h + k_h), with the weights as they are divided by their scale."""
-    at = p.weight + _vector(p, z) * p.padded
-    total = tl.sum(tl.zeros((1,), p.A.dtype.element_ty))
+    w, q, k = p.weight + _vector(p, z) * p.padded, p.queries, p.keys
+    a, b, cap = p.A + z * p.padded * q + rows, p.B + z // p.group * p.padded * k + keys, p.cap
+    of_rows, of_keys = rows < q, keys < k
+    total = tl.load(w) * 0
     shares = tl.zeros((BM, BN), p.A.dtype.element_ty)
     for h in range(0, p.padded, 4):
-        w0, w1, w2, w3 = tl.load(at + h), tl.load(at + h + 1), tl.load(at + h + 2), tl.load(at + h + 3)
-        x0 = tl.minimum(_x(p, z, h, rows, keys, DIRECT), p.cap)
-        x1 = tl.minimum(_x(p, z, h + 1, rows, keys, DIRECT), p.cap)
-        x2 = tl.minimum(_x(p, z, h + 2, rows, keys, DIRECT), p.cap)
-        x3 = tl.minimum(_x(p, z, h + 3, rows, keys, DIRECT), p.cap)
+        w0, w1, w2, w3 = tl.load(w + h), tl.load(w + h + 1), tl.load(w + h + 2), tl.load(w + h + 3)
+        x0 = tl.minimum(_x(a + h * q, b + h * k, of_rows, of_keys, DIRECT), cap)
+        x1 = tl.minimum(_x(a + (h + 1) * q, b + (h + 1) * k, of_rows, of_keys, DIRECT), cap)
+        x2 = tl.minimum(_x(a + (h + 2) * q, b + (h + 2) * k, of_rows, of_keys, DIRECT), cap)
+        x3 = tl.minimum(_x(a + (h + 3) * q, b + (h + 3) * k, of_rows, of_keys, DIRECT), cap)
         left, right = x0 * x1, x2 * x3
         shares += ((w0 * x1 + w1 * x0) * right + (w2 * x3 + w3 * x2) * left) / (left * right)
         total += (w0 + w1) + (w2 + w3)
@@ -212,17 +217,18 @@ def attend(
 @triton.jit
 def _pull_features(p, z, rows, keys, of_scores, dq, dk, dw, DIRECT: tl.constexpr):
     """With r = 1/x and t = dS r: add 4 w sum t (1 - r) over keys for the query, over queries for the key; and sum t."""
-    weights, scale = p.weight + _vector(p, z) * p.padded, 4 * tl.load(p.scale + _vector(p, z))
+    w, scale, q, k = p.weight + _vector(p, z) * p.padded, 4 * tl.load(p.scale + _vector(p, z)), p.queries, p.keys
+    a, b = p.A + z * p.padded * q + rows, p.B + z // p.group * p.padded * k + keys
+    of_rows, of_keys = rows < q, keys < k
+    at_query, at_key, at_weight = dq + z * p.features * q, dk + z // p.group * p.features * k, dw + z * p.features
     for h in range(0, p.features):
-        r = 1 / _x(p, z, h, rows, keys, DIRECT)
+        r = 1 / _x(a + h * q, b + h * k, of_rows, of_keys, DIRECT)
         t = of_scores * r
         of_both = t - t * r
-        w = scale * tl.load(weights + h)
-        of_query, of_key = w * tl.sum(of_both, 1), w * tl.sum(of_both, 0)
-        at_query, at_key = dq + (z * p.features + h) * p.queries, dk + (z // p.group * p.features + h) * p.keys
-        tl.atomic_add(at_query + rows, of_query, mask=rows < p.queries, sem="relaxed")
-        tl.atomic_add(at_key + keys, of_key, mask=keys < p.keys, sem="relaxed")
-        tl.atomic_add(dw + z * p.features + h, tl.sum(tl.sum(t, 1), 0), sem="relaxed")
+        factor = scale * tl.load(w + h)
+        tl.atomic_add(at_query + h * q + rows, factor * tl.sum(of_both, 1), mask=of_rows, sem="relaxed")
+        tl.atomic_add(at_key + h * k + keys, factor * tl.sum(of_both, 0), mask=of_keys, sem="relaxed")
+        tl.atomic_add(at_weight + h, tl.sum(tl.sum(t, 1), 0), sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["seed", "threshold"])
