@@ -45,7 +45,7 @@ class Problem(NamedTuple):
     keys: Any
     features: Any
     padded: Any  # features, filled up to a multiple of four, with weights of 0 (at least four)
-    values: Any
+    width: Any  # the features of a value
     cap: Any
 
 
@@ -146,7 +146,7 @@ def _values(p, z, keys, values):
     """Values of a block; what is not finite is 0, and makes the scores NaN instead: 0 weight times NaN is NaN."""
     at = p.value + z // p.heads * p.value_strides[0] + z % p.heads // p.group * p.value_strides[1]
     at += keys.to(tl.int64)[:, None] * p.value_strides[2] + values[None, :] * p.value_strides[3]
-    v = tl.load(at, mask=(keys < p.keys)[:, None] & (values < p.values)[None, :], other=0.0).to(p.A.dtype.element_ty)
+    v = tl.load(at, mask=(keys < p.keys)[:, None] & (values < p.width)[None, :], other=0.0).to(p.A.dtype.element_ty)
     return tl.where(tl.abs(v) < float("inf"), v, 0.0)
 
 
@@ -207,8 +207,8 @@ def attend(
         largest = new
     empty = total == 0
     mixed = mixed / tl.where(empty, 1.0, total)[:, None]
-    at = out + (z * p.queries + rows)[:, None] * p.values + values[None, :]
-    tl.store(at, mixed, mask=(rows < p.queries)[:, None] & (values < p.values)[None, :])
+    at = out + (z * p.queries + rows)[:, None] * p.width + values[None, :]
+    tl.store(at, mixed, mask=(rows < p.queries)[:, None] & (values < p.width)[None, :])
     found = tl.where(empty, float("-inf"), largest + tl.log(total))
     if tl.program_id(2) == 0:
         tl.store(logsumexp + z * p.queries + rows, found, mask=rows < p.queries)
@@ -257,14 +257,14 @@ def pull(
             factors = _kept(seed, threshold, z, rows, keys, dtype)
             dropped = weights * factors
         of_weights = tl.zeros((BM, BN), dtype)
-        for e in range(0, p.values, BE):
+        for e in range(0, p.width, BE):
             values = e + tl.arange(0, BE)
-            there = values < p.values
-            at = of_output + (z * p.queries + rows)[:, None] * p.values + values[None, :]
+            there = values < p.width
+            at = of_output + (z * p.queries + rows)[:, None] * p.width + values[None, :]
             d = tl.load(at, mask=usable[:, None] & there[None, :], other=0.0)
             of_weights += tl.dot(d, tl.trans(_values(p, z, keys, values)), input_precision="ieee", out_dtype=dtype)
             of_values = tl.dot(tl.trans(dropped), d, input_precision="ieee", out_dtype=dtype)
-            at = dv + (z // p.group * p.keys + keys)[:, None] * p.values + values[None, :]
+            at = dv + (z // p.group * p.keys + keys)[:, None] * p.width + values[None, :]
             tl.atomic_add(at, of_values, mask=(keys < p.keys)[:, None] & there[None, :], sem="relaxed")
         of_row = tl.load(delta + z * p.queries + rows, mask=usable, other=0.0)
         of_scores = tl.where(seen, weights * (factors * of_weights - of_row[:, None]), 0.0)
