@@ -55,8 +55,11 @@ def test_operators_pass_opcheck(shape: tuple[int, ...], mask: str) -> None:
     inputs = tensors(shape, mask=mask, bias="full" if mask == "all" else "none")
     torch.library.opcheck(ops.additive, (*inputs, None, 0.0, False, "cpu"))
     torch.library.opcheck(ops.additive, (*inputs, torch.tensor(7), 0.25, False, "cpu"))
+    output, _ = ops.additive(*inputs, None, 0.0, True, "cpu")
+    assert all(x.is_contiguous() for x in (output, *torch.autograd.grad(output.sum(), inputs[:4])))
     names = ["entropy", "received", "rows", "top", "keys", "weights", "max", "position", "logsumexp"]
-    torch.library.opcheck(ops.statistics, (*inputs, None, [0], 3, names, "cpu"), test_utils=("test_schema", "test_faketensor"))
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(ops.statistics, (*inputs, None, [0], 3, names, "cpu"), test_utils=tests)
 
 
 EDGES = {
@@ -143,6 +146,11 @@ def test_derivatives_it_lacks_name_the_reference() -> None:
         torch.func.jvp(lambda q: replace(call, query=q).run(), (call.query,), (call.query,))
     with pytest.raises(UnsupportedError, match='impl="reference"'):
         torch.vmap(lambda q: replace(call, query=q).run())(call.query[None])
+    with pytest.raises(UnsupportedError, match='impl="reference"'):
+        torch.func.grad(lambda q: replace(call, query=q).run().sum())(call.query)
+    by_auto = torch.func.grad(lambda q: replace(call, query=q, impl="auto").run().square().sum())(call.query)
+    (expected,) = torch.autograd.grad(call.run().square().sum(), call.query)
+    torch.testing.assert_close(by_auto, expected)
 
 
 def test_explain_impl_names_it() -> None:

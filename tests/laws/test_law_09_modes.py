@@ -126,12 +126,14 @@ def test_compiled_whole_without_a_break() -> None:
         assert_same(compiled, arguments(2, 5, 7, junk))
 
 
-def test_compiled_gradients() -> None:
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+def test_compiled_gradients(score: str) -> None:
     torch._dynamo.reset()
-    query, key, keep, _ = arguments(2, 5, 7, torch.nan)
+    query, key, keep, weight = arguments(2, 5, 7, torch.nan)
 
     def loss(query: Tensor, key: Tensor) -> Tensor:
-        return regard.attention(query, key, key, mask=causal() & padding(keep)).square().sum()
+        mask = causal() & padding(keep)
+        return regard.attention(query, key, key, score=make_score(score, weight), mask=mask).square().sum()
 
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     results = []

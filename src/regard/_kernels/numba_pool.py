@@ -9,7 +9,10 @@ parent's team is gone, the calling thread does it all.
 from __future__ import annotations
 
 import ctypes
+import functools
+import logging
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +24,20 @@ from numba.extending import intrinsic
 
 __all__ = ["EXACT", "FINITE", "Threaded"]
 
+
+def _can_keep() -> bool:
+    """Whether there is a folder in which compiled code can be kept."""
+    try:
+        njit(cache=True)(_can_keep)
+    except RuntimeError:
+        return False
+    return True
+
+
 EXACT: dict[str, Any] = {
     "error_model": "numpy",
     "nogil": True,
-    "cache": True,
+    "cache": _can_keep(),
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},  # NaN and inf keep their meaning
 }
 # Without inf among the numbers LLVM may divide by a reciprocal's estimate and one step of Newton's, twice as fast.
@@ -45,7 +58,10 @@ class Threaded:
     def __call__(self, nanoseconds: float, *arguments: Any) -> None:
         threads = torch.get_num_threads() if nanoseconds > _SMALL and _Runtime.fork else 1
         if threads == 1:
+            known = len(self.body.overloads)
             self.body(0, 1, *arguments)
+            if len(self.body.overloads) > known and self.body.stats.cache_misses:
+                _say_once()
             return
         packed = (_Runtime.number, threads, *arguments)
         kind = typeof(packed)
@@ -58,6 +74,14 @@ class _Runtime:
     """Addresses of the two functions of OpenMP's runtime: run on a team, and the number of the thread in it."""
 
     fork = number = 0
+
+
+@functools.cache
+def _say_once() -> None:
+    if not sys.stderr.isatty():  # nobody waits
+        return
+    kept = "once for this installation" if EXACT["cache"] else "as there is no folder to keep them: set NUMBA_CACHE_DIR"
+    logging.getLogger("regard").warning("compiling the CPU kernels of additive attention, %s; some seconds", kept)
 
 
 def _find_runtime() -> None:
@@ -123,6 +147,6 @@ def _fork(typing, fork, callback, threads, packed):
     return types.void(types.int64, types.int64, types.int64, packed), generate
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=EXACT["cache"])
 def _launch(fork, callback, threads, packed):
     _fork(fork, callback, threads, packed)

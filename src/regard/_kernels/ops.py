@@ -103,13 +103,11 @@ def _backward_of(
     found = cpu.backward(problem, of_output, saved.detach(), bias, cpu.dropout(dropout_p, seed))
     of_weight = found.weight.view(-1, *weight.shape).sum(0)
     of_bias = of_output.new_empty(0) if found.bias is None else found.bias
-    return (
-        found.query.view(query.shape).to(query.dtype),
-        _of_group(found.key, key).to(key.dtype),
-        _of_group(found.value, value).to(value.dtype),
-        of_weight.to(weight.dtype),
-        of_bias.to(value.dtype),
-    )
+    of_key, of_value = _of_group(found.key, key), _of_group(found.value, value)
+    grads = (found.query.view(query.shape), of_key, of_value, of_weight, of_bias)
+    # Compiled code counts on the layout that the fake has.
+    of_query, of_key, of_value, of_weight, of_bias = (grad.to(query.dtype).contiguous() for grad in grads)
+    return of_query, of_key, of_value, of_weight.to(weight.dtype), of_bias
 
 
 def _of_group(found: Tensor, tensor: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def train(
     warmup: Annotated[int, _training(metavar="N", help="updates until it is reached")] = 200,
     batch_tokens: Annotated[int, _training(metavar="N", help="units in a batch, both sides and padding")] = 1200,
     weight_decay: Annotated[float, _training(metavar="X", help="of AdamW")] = 0.01,
-    label_smoothing: Annotated[float, _training(metavar="X", help="share of probability spread over all units")] = 0.1,
+    label_smoothing: Annotated[float, _training(metavar="X", help="share of probability spread over all units")] = 0.05,
     patience: Annotated[
         int, _training(metavar="N", help="stop after so many dev scores, of 12, without a better one")
     ] = 6,

@@ -79,6 +79,8 @@ def _obstacle(kernel: str, score: Score, query: Tensor, *, interprets: bool = Fa
         return "it has no forward-mode derivative"
     if any(interpreter.key() == TransformType.Vmap for interpreter in _interpreters()):
         return "it has no batching rule for vmap"
+    if kernel in ("cpu", "triton") and _interpreters():
+        return "it has no rule for the transforms of torch.func"
     return ""
 
 

@@ -39,7 +39,7 @@ class Recipe:
     warmup: int = 200
     batch_tokens: int = 1200
     weight_decay: float = 0.01
-    label_smoothing: float = 0.1
+    label_smoothing: float = 0.05
     clip: float = 1.0
     average: float = 0.998
     evaluations: int = 12
