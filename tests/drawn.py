@@ -25,7 +25,8 @@ SHAPES = [
     (1, 1, 1, 1, 1, 1, 1),
     (2, 3, 1, 17, 19, 5, 5),
 ]
-FEW = [(2, 1, 1, 3, 7, 5, 2), (2, 1, 3, 2, 5, 3, 7), (2, 1, 1, 1, 3, 2, 2), (2, 1, 1, 19, 17, 3, 2)]  # for Triton, interpreted
+# For Triton, interpreted.
+FEW = [(2, 1, 1, 3, 7, 5, 2), (2, 1, 3, 2, 5, 3, 7), (2, 1, 1, 1, 3, 2, 2), (2, 1, 1, 37, 17, 3, 2)]
 HAS_TRITON = find_spec("triton") is not None and not torch.cuda.is_available()
 EMPTY = [(2, 3, 1, 0, 5, 7, 7), (2, 3, 1, 5, 0, 7, 7), (2, 3, 2, 0, 0, 7, 5), (0, 3, 1, 2, 5, 7, 7)]
 SCORES = ["dot", "scaled_dot", "scale", "general", "general_heads", "additive", "additive_heads"]

@@ -1,4 +1,4 @@
-"""What an attention looked at, from blocks of its weights: the matrix is never there, unless it is what was asked for."""
+"""What an attention looked at, from blocks of its weights: the matrix is not there, unless it is what was asked for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gather(
     top: int,
     names: Sequence[str],
 ) -> list[Tensor]:
-    """The statistics of these names, one tensor each, (N, R, ...) as the logsumexp; R is the queries of a group of heads.
+    """The statistics of these names, (N, R, ...) as the logsumexp has it; R is the queries of a group of heads.
 
     A block holds some queries of one head, or all of some heads of a group. It is overwritten.
     """

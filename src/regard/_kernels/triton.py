@@ -53,14 +53,15 @@ def forward(inputs: Inputs, seed: Tensor | None, dropout_p: float) -> tuple[Tens
     logsumexp = output.new_full((L, heads, queries), -torch.inf, dtype=inputs.wide)
     if not L * heads * queries * keys:
         return output, logsumexp
-    BE = min(_power(values), 256)
-    BM = max(16, min(_block(queries, inputs.wide), 8192 // BE))  # accumulators of BM x BE must fit into registers
+    BE = min(_power(values), 256)  # scores are computed anew for each part of wider values
+    BM = max(16, min(_block(queries), 4096 // BE))  # accumulators of BM x BE must fit into registers
     grid = (L * heads, triton.cdiv(queries, BM), max(1, triton.cdiv(values, BE)))
     with torch.cuda.device_of(output):
         problem = _pose(inputs)
         triton_loops.attend[grid](
-            problem, output, logsumexp, *_drop(seed, dropout_p), BM=BM, BN=_block(keys, inputs.wide), BE=BE
-        )
+            problem, output, logsumexp, *_drop(seed, dropout_p), BM=BM, BN=_block(keys), BE=BE,
+            num_warps=8 if BE > 64 else 4, num_stages=1,
+        )  # fmt: skip
     return output, logsumexp
 
 
@@ -77,12 +78,13 @@ def backward(
     dbias = None if inputs.bias is None else new(inputs.bias.shape)
     if L * heads * queries * keys:
         delta = (of_output * output.detach()).sum(-1)
-        BM, BN, BE = _block(queries, wide), _block(keys, wide), min(_power(dv.shape[-1]), 64)
+        BM, BN, BE = _block(queries), _block(keys), min(_power(dv.shape[-1]), 32)
         grads = (dq, dk, dv, dw, dbias, _strides(dbias, inputs.shape))
         with torch.cuda.device_of(of_output):
             triton_loops.pull[L * heads, triton.cdiv(keys, BN)](
-                _pose(inputs), of_output, delta, logsumexp, *grads, *_drop(seed, dropout_p), BM=BM, BN=BN, BE=BE
-            )
+                _pose(inputs), of_output, delta, logsumexp, *grads, *_drop(seed, dropout_p),
+                BM=BM, BN=BN, BE=BE, num_stages=1,
+            )  # fmt: skip
     of_weight = -2 * (dw.sum(0) if inputs.weight.ndim == 2 else dw.sum((0, 1)))  # sum_j dS_ij is 0
     of_bias = new(0) if dbias is None else dbias
     return (
@@ -111,7 +113,7 @@ def _slabs(inputs: Inputs, logsumexp: Tensor) -> Iterator[statistics.Seen]:
         return
     count = min(queries, max(1, _WEIGHTS // keys))
     together = min(L * heads, max(1, _WEIGHTS // (count * keys)))
-    BM, BN = _block(count, inputs.wide), _block(keys, inputs.wide)
+    BM, BN = _block(count), _block(keys)
     with torch.cuda.device_of(logsumexp):
         problem = _pose(inputs)
         for head in range(0, L * heads, together):
@@ -207,6 +209,6 @@ def _power(size: int) -> int:
     return max(16, triton.next_power_of_2(max(size, 1)))
 
 
-def _block(size: int, dtype: torch.dtype) -> int:
-    """Queries or keys to a block: registers hold half as many float64."""
-    return min(64 if dtype == torch.float32 else 32, _power(size))
+def _block(size: int) -> int:
+    """Queries or keys to a block. With more than 32 x 32 pairs what ptxas builds for sm_90 spills its registers."""
+    return min(32, _power(size))

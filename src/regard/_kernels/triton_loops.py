@@ -5,7 +5,7 @@ features. Four of them share a division, as fractions are added:
 
 w0/x0 + w1/x1 + w2/x2 + w3/x3 = ((w0 x1 + w1 x0) x2 x3 + (w2 x3 + w3 x2) x0 x1) / (x0 x1 x2 x3)
 
-Each x is held below ``cap``, where 2/x is already too small to be seen in tanh, so that the product of four stays finite.
+Each x is held below ``cap``, where 2/x is too small to be seen in tanh already, so that the product of four is finite.
 The lanes run along queries and keys, so A and B lie in memory as (features, queries) and (features, keys).
 """
 
@@ -54,7 +54,7 @@ def powers(
     rows, strides, shift, direct, out, heads, length, features, padded,
     SIGN: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """e^(2(x + SIGN c)) of rows (L, heads, T, H) into ``out`` (L heads, padded, T); x itself if direct; 0 if not finite.
+    """e^(2(x + SIGN c)) of rows (L, heads, T, H) into ``out`` (L heads, padded, T); x if direct; 0 if not finite.
 
     In float64, as an exponent of 40 that is rounded to float32 would cost five digits; there are few of them.
     """
@@ -82,10 +82,7 @@ def _vector(p, z):
 def _x(at_query, at_key, rows, keys, DIRECT: tl.constexpr):
     """1 + e^(2(q + k)) of one feature, for all pairs; it may be infinite, and never is NaN."""
     a, b = tl.load(at_query, mask=rows, other=0.0)[:, None], tl.load(at_key, mask=keys, other=0.0)[None, :]
-    if DIRECT:
-        e = tl.exp(2 * (a + b))
-    else:
-        e = a * b
+    e = tl.exp(2 * (a + b)) if DIRECT else a * b
     return 1 + e
 
 
