@@ -6,7 +6,8 @@ Nothing here looks at a value, so no call waits for the GPU. Under TRITON_INTERP
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -56,7 +57,7 @@ def forward(inputs: Inputs, seed: Tensor | None, dropout_p: float) -> tuple[Tens
     BE = min(_power(values), 256)  # scores are computed anew for each part of wider values
     BM = max(16, min(_block(queries), 4096 // BE))  # accumulators of BM x BE must fit into registers
     grid = (L * heads, triton.cdiv(queries, BM), max(1, triton.cdiv(values, BE)))
-    with torch.cuda.device_of(output):
+    with _device_of(output):
         problem = _pose(inputs)
         triton_loops.attend[grid](
             problem, output, logsumexp, *_drop(seed, dropout_p), BM=BM, BN=_block(keys), BE=BE,
@@ -80,7 +81,7 @@ def backward(
         delta = (of_output * output.detach()).sum(-1)
         BM, BN, BE = _block(queries), _block(keys), min(_power(dv.shape[-1]), 32)
         grads = (dq, dk, dv, dw, dbias, _strides(dbias, inputs.shape))
-        with torch.cuda.device_of(of_output):
+        with _device_of(of_output):
             triton_loops.pull[L * heads, triton.cdiv(keys, BN)](
                 _pose(inputs), of_output, delta, logsumexp, *grads, *_drop(seed, dropout_p),
                 BM=BM, BN=BN, BE=BE, num_stages=1,
@@ -114,7 +115,7 @@ def _slabs(inputs: Inputs, logsumexp: Tensor) -> Iterator[statistics.Seen]:
     count = min(queries, max(1, _WEIGHTS // keys))
     together = min(L * heads, max(1, _WEIGHTS // (count * keys)))
     BM, BN = _block(count), _block(keys)
-    with torch.cuda.device_of(logsumexp):
+    with _device_of(logsumexp):
         problem = _pose(inputs)
         for head in range(0, L * heads, together):
             for row in range(0, queries, count):
@@ -206,9 +207,14 @@ def _drop(seed: Tensor | None, dropout_p: float) -> tuple[int, int, bool]:
 
 def _power(size: int) -> int:
     """A block that holds so many, of 16 at least as `tl.dot` asks."""
-    return max(16, triton.next_power_of_2(max(size, 1)))
+    return max(16, 1 << (size - 1).bit_length())
 
 
 def _block(size: int) -> int:
     """Queries or keys to a block. With more than 32 x 32 pairs what ptxas builds for sm_90 spills its registers."""
     return min(32, _power(size))
+
+
+def _device_of(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Triton starts kernels on the current GPU, which need not be the tensor's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
