@@ -205,7 +205,7 @@ def calls(
     fast = ["cpu", *["triton"] * HAS_TRITON] if score.startswith("additive") else ["sdpa"]
     impl = draw(st.sampled_from(["reference", *fast]))
     return make_call(
-        draw(st.sampled_from(FEW if impl == "triton" and shapes is not EMPTY else shapes)),
+        draw(st.sampled_from(FEW if impl == "triton" and shapes is SHAPES else shapes)),
         score,
         draw(st.sampled_from(masks)),
         draw(st.sampled_from(biases)),
