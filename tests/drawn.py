@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ SHAPES = [
     (1, 1, 1, 1, 1, 1, 1),
     (2, 3, 1, 17, 19, 5, 5),
 ]
+# For Triton, interpreted.
+FEW = [(2, 1, 1, 3, 7, 5, 2), (2, 1, 3, 2, 5, 3, 7), (2, 1, 1, 1, 3, 2, 2), (2, 1, 1, 37, 17, 3, 2)]
+HAS_TRITON = find_spec("triton") is not None and not torch.cuda.is_available()
 EMPTY = [(2, 3, 1, 0, 5, 7, 7), (2, 3, 1, 5, 0, 7, 7), (2, 3, 2, 0, 0, 7, 5), (0, 3, 1, 2, 5, 7, 7)]
 SCORES = ["dot", "scaled_dot", "scale", "general", "general_heads", "additive", "additive_heads"]
 MASKS = ["none", "causal", "from_start", "window", "keep", "lengths", "left", "dense", "heads", "nothing", "raw", "all"]
@@ -198,14 +202,16 @@ def calls(
     ranks: tuple[int, ...] = (4, 4, 4, 3, 2, 5),
 ) -> Call:
     score = draw(st.sampled_from(scores))
+    fast = ["cpu", *["triton"] * HAS_TRITON] if score.startswith("additive") else ["sdpa"]
+    impl = draw(st.sampled_from(["reference", *fast]))
     return make_call(
-        draw(st.sampled_from(shapes)),
+        draw(st.sampled_from(FEW if impl == "triton" and shapes is SHAPES else shapes)),
         score,
         draw(st.sampled_from(masks)),
         draw(st.sampled_from(biases)),
         draw(st.sampled_from(LAYOUTS)),
         draw(st.sampled_from(ranks)),
-        draw(st.sampled_from(["reference", "cpu" if score.startswith("additive") else "sdpa"])),
+        impl,
         draw(st.integers(0, 2**20)),
     )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 import regard
 
-EXTRAS = ["lightning", "matplotlib", "numba", "rich", "safetensors", "torchmetrics", "typer", "jaxtyping"]
+EXTRAS = ["lightning", "matplotlib", "numba", "rich", "safetensors", "torchmetrics", "triton", "typer", "jaxtyping"]
 
 
 def fresh(code: str) -> str:
@@ -58,7 +59,7 @@ def test_an_unknown_name_raises_as_python_does() -> None:
 
 
 def test_kernels_never_import_each_other() -> None:
-    kernels = {"reference", "sdpa", "cpu"}
+    kernels = {"reference", "sdpa", "cpu", *(["triton"] if find_spec("triton") else [])}
     for kernel in kernels:
         loads = "print(*(m for m in sys.modules if m.startswith('regard._kernels.')))"
         code = f"import sys, regard._kernels.{kernel}; {loads}"

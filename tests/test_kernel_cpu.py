@@ -53,12 +53,13 @@ def tensors(shape: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("mask", ["none", "all", "causal"])
 def test_operators_pass_opcheck(shape: tuple[int, ...], mask: str) -> None:
     inputs = tensors(shape, mask=mask, bias="full" if mask == "all" else "none")
-    torch.library.opcheck(ops.additive, (*inputs, None, 0.0, False))
-    torch.library.opcheck(ops.additive, (*inputs, torch.tensor(7), 0.25, False))
-    output, _ = ops.additive(*inputs, None, 0.0, True)
+    torch.library.opcheck(ops.additive, (*inputs, None, 0.0, False, "cpu"))
+    torch.library.opcheck(ops.additive, (*inputs, torch.tensor(7), 0.25, False, "cpu"))
+    output, _ = ops.additive(*inputs, None, 0.0, True, "cpu")
     assert all(x.is_contiguous() for x in (output, *torch.autograd.grad(output.sum(), inputs[:4])))
     names = ["entropy", "received", "rows", "top", "keys", "weights", "max", "position", "logsumexp"]
-    torch.library.opcheck(ops.statistics, (*inputs, None, [0], 3, names), test_utils=("test_schema", "test_faketensor"))
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(ops.statistics, (*inputs, None, [0], 3, names, "cpu"), test_utils=tests)
 
 
 EDGES = {

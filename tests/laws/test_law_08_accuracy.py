@@ -63,7 +63,7 @@ def test_within_twice_the_error_of_plain_pytorch(call: Call, dtype: torch.dtype)
     ours, of_ours = gradients(call, of_output)
     theirs, of_theirs = plain_gradients(call, of_output)
     assert ours.dtype == dtype
-    factor = 4 if call.impl == "cpu" else 2
+    factor = 4 if call.impl in ("cpu", "triton") else 2
     for name, a, b, c in zip(
         ["output", *(f"gradient {k}" for k in range(5))],
         [ours, *of_ours],
@@ -72,7 +72,7 @@ def test_within_twice_the_error_of_plain_pytorch(call: Call, dtype: torch.dtype)
         strict=False,
     ):
         free = torch.finfo(dtype).eps * c.abs().max().item()
-        if call.impl == "sdpa" and call.shape[-1] == 1:  # of one key's score the gradient is 0, torch's is a rounding
+        if call.impl in ("sdpa", "triton") and call.shape[-1] == 1:  # the gradient of its score is 0, or a rounding
             free = torch.finfo(dtype).eps * max(x.abs().max().item() for x in of_exact)
         assert rms(a.double() - c) <= factor * rms(b.double() - c) + free, name
 

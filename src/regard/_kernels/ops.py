@@ -3,7 +3,8 @@
 `regard::additive` computes the output, `regard::additive_backward` the gradients, `regard::additive_statistics` what an
 `Observe` asks for. Query (L, Hq, Tq, H), key (L, Hkv, Tk, H), value (L, Hkv, Tk, Ev), weight (H,) or (Hq, H). Query i
 may attend to the keys i + low <= j < i + high that ``keep`` (B, Tk) and ``table`` leave; bias and table broadcast to
-(L, Hq, Tq, Tk). The kernels, and Numba with them, are loaded at the first call.
+(L, Hq, Tq, Tk). ``kernel`` is "cpu" or "triton", which serves tensors on the CPU too where Triton interprets. The
+kernels, and Numba or Triton with them, are loaded at the first call.
 """
 
 from __future__ import annotations
@@ -21,21 +22,23 @@ __all__ = ["additive", "statistics"]
 _INPUTS = "Tensor query, Tensor key, Tensor value, Tensor weight, Tensor? bias, Tensor? table, Tensor? keep"
 _RANGE = "SymInt low, SymInt high"
 _DROP = "Tensor? seed, float dropout_p"
-torch.library.define("regard::additive", f"({_INPUTS}, {_RANGE}, {_DROP}, bool save) -> (Tensor, Tensor)")
+torch.library.define("regard::additive", f"({_INPUTS}, {_RANGE}, {_DROP}, bool save, str kernel) -> (Tensor, Tensor)")
 torch.library.define(
     "regard::additive_backward",
-    f"(Tensor of_output, Tensor saved, {_INPUTS}, {_RANGE}, {_DROP}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"(Tensor of_output, Tensor? output, Tensor saved, {_INPUTS}, {_RANGE}, {_DROP}, str kernel) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.define(
     "regard::additive_statistics",
-    f"({_INPUTS}, {_RANGE}, Tensor? received, int[] rows, int top, str[] names) -> Tensor[]",
+    f"({_INPUTS}, {_RANGE}, Tensor? received, int[] rows, int top, str[] names, str kernel) -> Tensor[]",
 )
+_DEVICES = ("cpu", "cuda")
 additive = torch.ops.regard.additive.default
 _backward = torch.ops.regard.additive_backward.default
 statistics = torch.ops.regard.additive_statistics.default
 
 
-def _additive_cpu(
+def _additive(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -48,7 +51,12 @@ def _additive_cpu(
     seed: Tensor | None,
     dropout_p: float,
     save: bool,
+    kernel: str,
 ) -> tuple[Tensor, Tensor]:
+    if kernel == "triton":
+        from regard._kernels import triton
+
+        return triton.forward(triton.Inputs(query, key, value, weight, bias, table, keep, low, high), seed, dropout_p)
     from regard._kernels import cpu
 
     problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
@@ -58,14 +66,16 @@ def _additive_cpu(
 
 @torch.library.register_fake("regard::additive")
 def _additive_fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    if rest[-1]:
+    save, kernel = rest[-2:]
+    if save:
         raise UnsupportedError("weights are saved in eager mode alone")
     output = value.new_empty(*query.shape[:-1], value.shape[-1])
-    return output, value.new_empty(0, dtype=_wide(value.dtype))
+    return output, value.new_empty(query.shape[:-1] if kernel == "triton" else 0, dtype=_wide(value.dtype))
 
 
-def _backward_cpu(
+def _backward_of(
     of_output: Tensor,
+    output: Tensor | None,
     saved: Tensor,
     query: Tensor,
     key: Tensor,
@@ -78,7 +88,13 @@ def _backward_cpu(
     high: int,
     seed: Tensor | None,
     dropout_p: float,
+    kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if kernel == "triton" and output is not None:
+        from regard._kernels import triton
+
+        inputs = triton.Inputs(query, key, value, weight, bias, table, keep, low, high)
+        return triton.backward(inputs, of_output, output, saved, seed, dropout_p)
     from regard._kernels import cpu
 
     problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
@@ -103,6 +119,7 @@ def _of_group(found: Tensor, tensor: Tensor) -> Tensor:
 @torch.library.register_fake("regard::additive_backward")
 def _backward_fake(
     of_output: Tensor,
+    output: Tensor | None,
     saved: Tensor,
     query: Tensor,
     key: Tensor,
@@ -117,34 +134,35 @@ def _backward_fake(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, weight, bias, table, keep, low, high, seed, dropout_p, _ = inputs
-    ctx.save_for_backward(output[1], query, key, value, weight, bias, table, keep, seed)
-    ctx.options = (low, high, dropout_p)
+    query, key, value, weight, bias, table, keep, low, high, seed, dropout_p, _, kernel = inputs
+    mixed = output[0] if kernel == "triton" else None
+    ctx.save_for_backward(mixed, output[1], query, key, value, weight, bias, table, keep, seed)
+    ctx.options = (low, high, dropout_p, kernel)
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, of_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if of_output is None:
-        return (None,) * 12
+        return (None,) * 13
     *tensors, seed = ctx.saved_tensors
-    low, high, dropout_p = ctx.options
-    *of_inputs, of_bias = _backward(of_output, *tensors, low, high, seed, dropout_p)
-    return (*of_inputs, of_bias if tensors[5] is not None else None, *(None,) * 7)
+    low, high, dropout_p, kernel = ctx.options
+    *of_inputs, of_bias = _backward(of_output, *tensors, low, high, seed, dropout_p, kernel)
+    return (*of_inputs, of_bias if tensors[6] is not None else None, *(None,) * 8)
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> None:
     raise UnsupportedError(
-        'additive attention by impl="cpu" has no second derivative: use impl="reference", which has all of them'
+        'additive attention by a fused kernel has no second derivative: use impl="reference", which has all of them'
     )
 
 
-torch.library.impl("regard::additive", "cpu", _additive_cpu)
-torch.library.impl("regard::additive_backward", "cpu", _backward_cpu)
+torch.library.impl("regard::additive", _DEVICES, _additive)
+torch.library.impl("regard::additive_backward", _DEVICES, _backward_of)
 torch.library.register_autograd("regard::additive", _differentiate, setup_context=_setup)
 torch.library.register_autograd("regard::additive_backward", _refuse)
 
 
-def _statistics_cpu(
+def _statistics(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -158,20 +176,27 @@ def _statistics_cpu(
     rows: Sequence[int],
     top: int,
     names: Sequence[str],
+    kernel: str,
 ) -> list[Tensor]:
-    from regard._kernels import cpu, cpu_statistics
+    if kernel == "triton":
+        from regard._kernels import triton
 
-    problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
-    found = cpu_statistics.gather(problem, received, rows, top, names)
+        inputs = triton.Inputs(query, key, value, weight, bias, table, keep, low, high)
+        found = triton.gather(inputs, received, rows, top, names)
+    else:
+        from regard._kernels import cpu, cpu_statistics
+
+        problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
+        found = cpu_statistics.gather(problem, received, rows, top, names)
     return [x.to(y.dtype).view(y.shape) for x, y in zip(found, _like(query, key, rows, top, names), strict=True)]
 
 
-torch.library.impl("regard::additive_statistics", "cpu", _statistics_cpu)
+torch.library.impl("regard::additive_statistics", _DEVICES, _statistics)
 
 
 @torch.library.register_fake("regard::additive_statistics")
 def _statistics_fake(query: Tensor, key: Tensor, *rest: Any) -> list[Tensor]:
-    return _like(query, key, *rest[-3:])
+    return _like(query, key, *rest[-4:-1])
 
 
 def _like(query: Tensor, key: Tensor, rows: Sequence[int], top: int, names: Sequence[str]) -> list[Tensor]:

@@ -79,7 +79,7 @@ def attention(
     - ``bias``: added to the scores, of the query's rank and dtype, sizes 1 or equal; -inf masks.
     - ``dropout_p``: applied to the weights whenever it is above 0, so a layer passes 0 in evaluation.
     - ``observe``: an `Observe` asks for statistics; then ``(output, Observation)`` is returned.
-    - ``impl``: "auto", or "reference", "sdpa" or "cpu", which never fall back to another. See `explain_impl`.
+    - ``impl``: "auto", or "reference", "sdpa", "cpu" or "triton", which never fall back to another. See `explain_impl`.
 
     Raises ArgumentError for arguments that do not fit together, UnsupportedError where the named ``impl`` cannot serve.
 
@@ -116,8 +116,8 @@ def _attend(
     call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
 ) -> Tensor | tuple[Tensor, Observation]:
     causal = False
-    if call.kernel == "cpu" and isinstance(call.score, Additive):
-        rest = (bias, call.mask, call.shape, call.dropout_p, call.observe)
+    if call.kernel in ("cpu", "triton") and isinstance(call.score, Additive):
+        rest = (bias, call.mask, call.shape, call.dropout_p, call.observe, call.kernel)
         output, seen = attend_additive(query, key, value, call.score.weight, *rest)
         return output if seen is None else (output, seen)
     if call.mask is None and bias is None:
@@ -177,6 +177,7 @@ def explain_impl(
     auto takes cpu: a kernel for additive scores, in linear memory
     not reference: it builds the matrix of scores
     not sdpa: it computes dot products, and Additive is none
+    not triton: the tensors are on cpu
     """
     check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
     matrix = " (with dropout on the CPU torch builds the matrix too)" if dropout_p and query.is_cpu else ""

@@ -25,18 +25,19 @@ def attend_additive(
     shape: tuple[int, ...],
     dropout_p: float,
     observe: Observe | None,
+    kernel: str,
 ) -> tuple[Tensor, Observation | None]:
-    """The output, and what is to be observed of scores of this ``shape``."""
+    """The output, and what is to be observed of scores of this ``shape``; ``kernel`` is "cpu" or "triton"."""
     low, high, keep, table = (mask or Mask()).parts(shape, query.device)
     inputs = (*map(_four_axes, (query, key, value)), weight, _broadcast(bias, shape), _broadcast(table, shape), keep)
     seed = torch.randint(2**62, (), dtype=torch.int64) if dropout_p else None
-    save = not dropout_p and _worth_saving(inputs)
-    output, _ = ops.additive(*inputs, low, high, seed, dropout_p, save)
+    save = kernel == "cpu" and not dropout_p and _worth_saving(inputs)
+    output, _ = ops.additive(*inputs, low, high, seed, dropout_p, save, kernel)
     output = output.view(*query.shape[:-1], value.shape[-1])
     if observe is None:
         return output, None
     with torch.no_grad():
-        return output, _observation(observe, inputs, low, high, shape)
+        return output, _observation(observe, inputs, low, high, shape, kernel)
 
 
 def _worth_saving(inputs: tuple[Tensor | None, ...]) -> bool:
@@ -49,7 +50,7 @@ def _worth_saving(inputs: tuple[Tensor | None, ...]) -> bool:
 
 
 def _observation(
-    what: Observe, inputs: tuple[Tensor | None, ...], low: int, high: int, shape: tuple[int, ...]
+    what: Observe, inputs: tuple[Tensor | None, ...], low: int, high: int, shape: tuple[int, ...], kernel: str
 ) -> Observation:
     names = [name for name in ("weights", "entropy", "logsumexp", "position", "max") if getattr(what, name)]
     per_query = what.received if isinstance(what.received, Tensor) else None
@@ -61,7 +62,7 @@ def _observation(
         names += ["top", "keys"]
     top = 0 if what.top is None else min(what.top, shape[-1])
     rows = [] if what.rows is None else list(what.rows)
-    answers = ops.statistics(*inputs, low, high, per_query, rows, top, names)
+    answers = ops.statistics(*inputs, low, high, per_query, rows, top, names, kernel)
     found = {
         name: answer.view(*shape[:-2], *answer.shape[2:]) for name, answer in zip(names, answers, strict=True)
     }

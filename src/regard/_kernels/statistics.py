@@ -1,0 +1,107 @@
+"""What an attention looked at, from blocks of its weights: the matrix is not there, unless it is what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Seen", "gather"]
+
+
+class Seen(NamedTuple):
+    """Weights of some rows of some heads, (heads, rows, keys): all that these rows may see; hidden places are -1."""
+
+    head: int
+    row: int
+    key: int
+    weights: Tensor
+
+    @property
+    def at(self) -> tuple[slice, slice]:
+        heads, rows, _ = self.weights.shape
+        return slice(self.head, self.head + heads), slice(self.row, self.row + rows)
+
+    @property
+    def keys(self) -> slice:
+        return slice(self.key, self.key + self.weights.shape[-1])
+
+
+def gather(
+    blocks: Iterable[Seen],
+    logsumexp: Tensor,
+    group: int,
+    keys: int,
+    received: Tensor | None,
+    rows: Sequence[int],
+    top: int,
+    names: Sequence[str],
+) -> list[Tensor]:
+    """The statistics of these names, (N, R, ...) as the logsumexp has it; R is the queries of a group of heads.
+
+    A block holds some queries of one head, or all of some heads of a group. It is overwritten.
+    """
+    N, R = logsumexp.shape
+    queries = R // max(group, 1)
+    sizes = {
+        "weights": (N, R, keys),
+        "rows": (N, group, len(rows), keys),
+        "received": (N, group, keys),
+        "top": (N, R, top),
+        "keys": (N, R, top),
+    }
+    found = {name: logsumexp.new_zeros(sizes.get(name, (N, R))) for name in names}
+    if "keys" in names:
+        found["keys"] = torch.full((N, R, top), -1, device=logsumexp.device)
+    per_query = None if received is None else received.detach().to(logsumexp.dtype).reshape(N, R)
+    for block in blocks:
+        _per_query(block, found)
+        weights = block.weights.clamp_(min=0)
+        if "weights" in found:
+            found["weights"][(*block.at, block.keys)] = weights
+        if "received" in found:
+            weighed = weights if per_query is None else weights * per_query[block.at].unsqueeze(-1)
+            first, split = block.row // max(queries, 1), _split(weighed, queries)
+            of_group = slice(first, first + split.shape[1])
+            found["received"][block.at[0], of_group, block.keys] += split.sum(2)
+        if "rows" in found:
+            _pick(found["rows"], block, rows, queries)
+    if "logsumexp" in found:
+        found["logsumexp"] = logsumexp
+    return [found[name] for name in names]
+
+
+def _per_query(block: Seen, found: dict[str, Tensor]) -> None:
+    """Fill in what belongs to each query."""
+    seen, at = block.weights, block.at
+    weights = seen.clamp(min=0)
+    if "entropy" in found:
+        found["entropy"][at] = torch.special.entr(weights).sum(-1)
+    if "position" in found:
+        found["position"][at] = weights @ torch.arange(
+            block.key, block.key + weights.shape[-1], dtype=weights.dtype, device=weights.device
+        )
+    if "max" in found:
+        found["max"][at] = weights.amax(-1)
+    if "top" in found:
+        count = min(found["top"].shape[-1], seen.shape[-1])
+        largest, keys = seen.topk(count)
+        found["top"][(*at, slice(count))] = largest.clamp(min=0)
+        found["keys"][(*at, slice(count))] = (keys + block.key).masked_fill(largest < 0, -1)
+
+
+def _split(weights: Tensor, queries: int) -> Tensor:
+    """(heads, rows, keys) to (heads, group, queries, keys); a part of one head's queries is a group of one."""
+    heads, rows, keys = weights.shape
+    return weights.view(heads, -1, min(rows, queries), keys) if rows > queries else weights.unsqueeze(1)
+
+
+def _pick(found: Tensor, block: Seen, rows: Sequence[int], queries: int) -> None:
+    """Copy the rows that lie in this block."""
+    for place, row in enumerate(rows):
+        for group in range(found.shape[1]):
+            local = group * queries + row % queries - block.row
+            if 0 <= local < block.weights.shape[1]:
+                found[block.at[0], group, place, block.keys] = block.weights[:, local]
