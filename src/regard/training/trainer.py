@@ -115,7 +115,7 @@ def fingerprint(examples: list[Example]) -> str:
 
 def _warm_up(module: Seq2SeqTraining, batch: Batch) -> None:
     """Let kernels compile before the clock runs: in a fresh installation they take seconds of the minutes."""
-    module.loss(batch).backward()
+    torch.autograd.backward(module.loss(batch))
     module.zero_grad()
 
 
