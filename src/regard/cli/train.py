@@ -32,6 +32,7 @@ _data, _run, _model, _training = (
 )
 
 
+# As long as it has options: Typer reads them off the signature
 def train(
     context: Context,
     data: Annotated[
