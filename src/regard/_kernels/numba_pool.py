@@ -43,7 +43,7 @@ EXACT: dict[str, Any] = {
 }
 # Without inf among the numbers LLVM may divide by a reciprocal's estimate and one step of Newton's, twice as fast.
 FINITE: dict[str, Any] = {**EXACT, "fastmath": {*EXACT["fastmath"], "ninf"}}
-_SMALL = 200_000  # nanoseconds of work below which waking a second thread costs more than it brings
+_SMALL = 300_000  # nanoseconds of work below which waking a second thread costs more than it brings
 
 
 class Threaded:
