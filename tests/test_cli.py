@@ -223,6 +223,14 @@ def test_numbers_out_of_range_are_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_errors_a_character_are_called_so_from_the_first_score_on(tmp_path: Path, regard: Command) -> None:
+    (tmp_path / "names.tsv").write_text("ab\tba\ncd\tdc\nabc\tcba\nbd\tdb\n")
+    out = regard("train", tmp_path / "names.tsv", "--out", tmp_path / "run", *MODEL, "--epochs", "2").out
+    assert "% (1 pair)  best" in out
+    assert " CER " in out
+    assert " PER " not in out
+
+
 # Resume
 
 

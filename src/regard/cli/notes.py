@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from regard.training.wording import count
+
 if TYPE_CHECKING:
     from regard.training.run import Answer
 
-__all__ = ["Tally", "count", "note"]
+__all__ = ["Tally", "note"]
 
 
 def note(text: str) -> None:
@@ -38,12 +40,3 @@ class Tally:
             note(f"{count(self._cut, 'line')} cut to the {max_length} units that the model takes")
         if self._endless:
             note(f"{count(self._endless, 'answer')} broken off at the greatest length")
-
-
-def count(n: int, thing: str) -> str:
-    """Number and noun.
-
-    >>> count(1, "line"), count(1234, "line")
-    ('1 line', '1,234 lines')
-    """
-    return f"{n:,} {thing}{'' if n == 1 else 's'}"

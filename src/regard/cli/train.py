@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Context, Exit, Option
 
 from regard.cli import INTERRUPTED, Interrupted
-from regard.cli.notes import count
 from regard.errors import RunError
+from regard.training.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard.models.symbols import PAD
 from regard.training.files import write, writing
 from regard.training.metrics import Scores
 
@@ -109,11 +110,12 @@ class Best(Callback):
         *,
         evaluations: int,
         patience: int,
+        unit_error: str,
         say: Callable[[str], None],
     ) -> None:
         self.scores: Scores | None = None
         self._evaluate, self._keep, self._pace, self._stop = evaluate, keep, pace, stop
-        self._log, self._say = log, say
+        self._log, self._unit_error, self._say = log, unit_error, say
         self._evaluations, self._patience = evaluations, patience
         self._due, self._worse = 1, 0
         self._epoch, self._loss, self._tokens, self._since = 0, 0.0, 0, 0.0
@@ -123,7 +125,7 @@ class Best(Callback):
     ) -> None:
         self._epoch = trainer.current_epoch + 1
         self._loss += 0.02 * (float(outputs["loss"]) - self._loss) if self._loss else float(outputs["loss"])
-        self._tokens += int((batch.target[:, 1:] != 0).sum())
+        self._tokens += int((batch.target[:, 1:] != PAD).sum())
         if self._pace.progress() * self._evaluations >= self._due and not trainer.should_stop:
             self.measure(trainer)
 
@@ -153,7 +155,7 @@ class Best(Callback):
         self._write(row)
         self._say(
             f"{100 * self._pace.progress():3.0f} %  epoch {self._epoch}  loss {self._loss:.3f}  "
-            f"dev {scores.text()}{'  best' if better else ''}"
+            f"dev {scores.text(self._unit_error)}{'  best' if better else ''}"
         )
         self._due = int(self._pace.progress() * self._evaluations) + 1
         self._tokens, self._since = 0, self._pace.seconds

@@ -21,6 +21,7 @@ from typing import NamedTuple, cast
 
 from regard.errors import ArgumentError, DataError
 from regard.training.vocabulary import Vocabulary
+from regard.training.wording import count
 
 __all__ = ["Example", "Pairs", "Units", "guess_units", "read_lines", "read_pairs", "split_off", "unseen_notes"]
 
@@ -185,7 +186,7 @@ def read_pairs(
         else:
             rows.append((number, *_sides(line, name, number)))
     if not rows:
-        found = f"nothing but {_count(blank, 'blank line')}" if blank else "an empty file"
+        found = f"nothing but {count(blank, 'blank line')}" if blank else "an empty file"
         raise DataError(f"expected lines of SOURCE TAB TARGET, found {found}; check the path", file=name)
     guessed = []
     if source_units is None:
@@ -200,11 +201,11 @@ def read_pairs(
         notes.append(f"{name}: {', '.join(guessed)} (guessed)")
     if left_out:
         notes.append(
-            f"{name}: {_count(len(left_out), 'pair')} of more than {max_length} units left out "
+            f"{name}: {count(len(left_out), 'pair')} of more than {max_length} units left out "
             f"(first: line {left_out[0]}); --max-length raises the limit"
         )
     if blank:
-        notes.append(f"{name}: {_count(blank, 'blank line')} skipped")
+        notes.append(f"{name}: {count(blank, 'blank line')} skipped")
     return Pairs(examples, source_units, target_units, name, notes)
 
 
@@ -260,14 +261,10 @@ def _summary(name: str, examples: list[Example]) -> str:
     several = sum(n > 1 for n in Counter(example.source for example in distinct).values())
     found = []
     if len(distinct) < len(examples):
-        found.append(_count(len(examples) - len(distinct), "duplicate"))
+        found.append(count(len(examples) - len(distinct), "duplicate"))
     if several:
-        found.append(f"{_count(several, 'source')} with more than one target")
-    return f"{name}: {_count(len(examples), 'pair')}" + ("; " + ", ".join(found) if found else "")
-
-
-def _count(n: int, thing: str) -> str:
-    return f"{n:,} {thing}{'' if n == 1 else 's'}"
+        found.append(f"{count(several, 'source')} with more than one target")
+    return f"{name}: {count(len(examples), 'pair')}" + ("; " + ", ".join(found) if found else "")
 
 
 def split_off(pairs: Pairs, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0) -> tuple[Pairs, Pairs]:
@@ -289,7 +286,7 @@ def split_off(pairs: Pairs, *, fraction: float = 0.1, at_most: int = 1000, seed:
     held = set(sorted(sources, key=lambda source: _rank(source, seed))[:chosen])
     train = [example for example in pairs.examples if example.source not in held]
     dev = [example for example in pairs.examples if example.source in held]
-    note = f"{pairs.name}: {len(dev):,} of {_count(len(pairs), 'pair')} set apart to choose the best model (no --dev)"
+    note = f"{pairs.name}: {len(dev):,} of {count(len(pairs), 'pair')} set apart to choose the best model (no --dev)"
     return (
         replace(pairs, examples=train, notes=[*pairs.notes, note]),
         replace(pairs, examples=dev, notes=[]),
@@ -309,9 +306,9 @@ def unseen_notes(pairs: Pairs, source: Vocabulary, target: Vocabulary) -> list[s
     ):
         unseen = sorted({unit for units in sequences for unit in units}.difference(vocabulary.units))
         if unseen:
-            count = _count(len(unseen), f"{side} unit")
+            number = count(len(unseen), f"{side} unit")
             shown = " ".join(map(_visible, unseen[:5])) + (" ..." if len(unseen) > 5 else "")
-            notes.append(f"{pairs.name}: {count} that training never saw, {effect}: {shown}")
+            notes.append(f"{pairs.name}: {number} that training never saw, {effect}: {shown}")
     return notes
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regard.errors import ArgumentError
+from regard.training.wording import count
 
 __all__ = ["Scores", "edit_distance", "score"]
 
@@ -54,7 +55,7 @@ class Scores:
         """One line; ``unit_error`` names the error rate of the units, such as PER or CER."""
         return (
             f"exact {100 * self.exact:.2f} %, WER {self.wer_percent:.2f} %, "
-            f"{unit_error} {100 * self.error_rate:.2f} % ({self.count:,} pair{'' if self.count == 1 else 's'})"
+            f"{unit_error} {100 * self.error_rate:.2f} % ({count(self.count, 'pair')})"
         )
 
     def __str__(self) -> str:

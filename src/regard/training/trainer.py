@@ -86,6 +86,7 @@ def fit(
         directory / "log.csv",
         evaluations=recipe.evaluations,
         patience=recipe.patience,
+        unit_error=run.unit_error,
         say=console.print,
     )
     state = directory / "resume.ckpt"
