@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,28 +15,41 @@ from regard.functional import Observation, Observe
 Table = Callable[[int, tuple[int, ...]], dict[int, float]]
 
 
+class Prefixes(NamedTuple):
+    """What the hypotheses of each source begin with, BOS included: a state that is no tensor."""
+
+    rows: list[list[tuple[int, ...]]]
+
+
 class TableDecoder:
-    """`Decoder` over a table: a source's first id says which one it is, the state is the prefix, BOS included."""
+    """`Decoder` over a table: a source's first id says which one it is, the state is the prefix."""
 
     def __init__(self, table: Table, vocabulary: int) -> None:
-        self.table, self.vocabulary = table, vocabulary
+        self.table, self.vocabulary, self.selected = table, vocabulary, 0
 
     def encode(self, source: Tensor, lengths: Tensor) -> list[int]:
         return source[:, 0].tolist()
 
-    def start(self, memory: list[int]) -> tuple[Tensor, ...]:
-        return (torch.zeros(len(memory), 1, 0, 1, dtype=torch.long),)  # four axes: a search must not count on three
+    def start(self, memory: list[int]) -> Prefixes:
+        return Prefixes([[()] for _ in memory])
 
     def step(
-        self, tokens: Tensor, state: tuple[Tensor, ...], memory: list[int], observe: Observe | None
-    ) -> tuple[Tensor, tuple[Tensor, ...], Observation | None]:
-        prefixes = torch.cat((state[0], tokens[..., None, None]), 2)
+        self, tokens: Tensor, state: Prefixes, memory: list[int], observe: Observe | None
+    ) -> tuple[Tensor, Prefixes, Observation | None]:
+        after = [
+            [(*prefix, symbol) for prefix, symbol in zip(row, symbols, strict=True)]
+            for row, symbols in zip(state.rows, tokens.tolist(), strict=True)
+        ]
         logits = torch.full((*tokens.shape, self.vocabulary), -math.inf)
         for i, source in enumerate(memory):
-            for k, prefix in enumerate(prefixes[i, :, 1:, 0].tolist()):
+            for k, (_, *prefix) in enumerate(after[i]):
                 for symbol, value in self.table(source, tuple(prefix)).items():
                     logits[i, k, symbol] = value
-        return logits, (prefixes,), None
+        return logits, Prefixes(after), None
+
+    def select(self, state: Prefixes, parents: Tensor) -> Prefixes:
+        self.selected += 1
+        return Prefixes([[row[k] for k in places] for row, places in zip(state.rows, parents.tolist(), strict=True)])
 
 
 def drawn_table(vocabulary: int) -> Table:

@@ -130,6 +130,18 @@ def test_fewer_hypotheses_than_asked_for_where_there_are_no_more() -> None:
     assert [(hypothesis.symbols, hypothesis.finished) for hypothesis in found] == [((), True)]
 
 
+def test_a_state_whose_hypotheses_stay_in_their_places_is_not_touched() -> None:
+    decoder = TableDecoder(drawn_table(VOCABULARY), VOCABULARY)
+    sources, options = torch.tensor([[7], [8], [9]]), {"max_lengths": torch.tensor([6, 3, 9])}
+    beam_search(decoder, sources, torch.ones(3), **options)
+    assert decoder.selected == 0
+    beam_search(decoder, sources, torch.ones(3), beam=2, **options)
+    assert decoder.selected > 0
+    same = TableDecoder(lambda source, prefix: {4 + len(prefix): 0.0} if len(prefix) < 3 else {EOS: 0.0}, VOCABULARY)
+    beam_search(same, sources, torch.ones(3), beam=2, **options)
+    assert same.selected == 1  # from one place to two
+
+
 @pytest.mark.parametrize(("beam", "n_best"), [(1, 2), (4, 5), (3, 0), (0, 0), (0, 1)])
 def test_n_best_beyond_the_beam_is_refused(beam: int, n_best: int) -> None:
     with pytest.raises(ArgumentError, match=rf"n_best: expected 1 to beam \({beam}\), got {n_best}"):

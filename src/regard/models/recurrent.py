@@ -168,6 +168,11 @@ class RecurrentSeq2Seq(nn.Module):
             context, seen = self._attend(state[0], memory, observe)
         return self._read(state[0], context, embedded), state, seen
 
+    def select(self, state: State, parents: Int[Tensor, "B K"]) -> State:
+        """The state of K hypotheses of each source that go on from ``parents``."""
+        rows = torch.arange(len(parents), device=parents.device)[:, None]
+        return tuple(part[rows, parents] for part in state)
+
     def _attend(
         self, query: Float[Tensor, "B K H"], memory: Memory, observe: Observe | None = None
     ) -> tuple[Float[Tensor, "B K H"], Observation | None]:

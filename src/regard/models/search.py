@@ -27,13 +27,20 @@ class Decoder(Protocol):
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"], /) -> Any:
         """Read the sources once."""
 
-    def start(self, memory: Any, /) -> tuple[Tensor, ...]:
-        """The state before the first step, tensors (B, 1, ...)."""
+    def start(self, memory: Any, /) -> Any:
+        """The state before the first step, of one hypothesis for each source."""
 
     def step(
-        self, tokens: Int[Tensor, "B K"], state: tuple[Tensor, ...], memory: Any, observe: Observe | None, /
-    ) -> tuple[Float[Tensor, "B K V"], tuple[Tensor, ...], Observation | None]:
-        """Logits of the next symbols, the state after the step, and what was observed."""
+        self, tokens: Int[Tensor, "B K"], state: Any, memory: Any, observe: Observe | None, /
+    ) -> tuple[Float[Tensor, "B K V"], Any, Observation | None]:
+        """Logits of the next symbols, the state after the step, and what was observed.
+
+        The state that is given need not outlive the step. Weights are (B, 1, K, Tk) where there is one attention
+        with one head, (B, layers, heads, K, Tk) where there are more.
+        """
+
+    def select(self, state: Any, parents: Int[Tensor, "B K"], /) -> Any:
+        """The state of K hypotheses of each source, each of which goes on where ``parents`` says."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,9 @@ class Hypothesis:
     """One answer: its symbols without BOS and EOS, and what the model thinks of it.
 
     ``score`` is log p divided by (number of symbols, EOS included) to the power of the length penalty. ``finished``
-    is False when the longest length allowed was reached before EOS. ``weights`` (steps, Tk), if asked for, has a row
-    for each symbol and, of a finished one, a last row for EOS.
+    is False when the longest length allowed was reached before EOS. ``weights``, if asked for, are (steps, Tk), or
+    (layers, heads, steps, Tk) of a model with several attentions; there is a step for each symbol and, of a finished
+    hypothesis, a last one for EOS.
     """
 
     symbols: tuple[int, ...]
@@ -62,7 +70,7 @@ class _End(NamedTuple):
 class _Step(NamedTuple):
     parents: list[list[int]]
     tokens: list[list[int]]
-    weights: Tensor | None
+    weights: Float[Tensor, "B *heads K Tk"] | None  # K are the parents
 
 
 @torch.inference_mode()
@@ -96,17 +104,16 @@ def beam_search(
     ends: list[list[_End]] = [[] for _ in range(batch)]
     tokens = torch.full((batch, 1), BOS, device=source.device)
     totals = torch.zeros(batch, 1, device=source.device)
-    rows = torch.arange(batch, device=source.device)[:, None]
     for step in range(max(limits, default=0)):
         logits, state, seen = model.step(tokens, state, memory, Observe(weights=True) if weights else None)
         totals, parents, tokens = _extend(totals, logits, beam)
-        state = tuple(part[rows, parents] for part in state)
         alive = _close(step, totals, tokens, limits, ends, beam)
-        kept = None if seen is None or seen.weights is None else seen.weights[:, 0]
-        steps.append(_Step(parents.tolist(), tokens.tolist(), kept))
+        steps.append(_Step(parents.tolist(), tokens.tolist(), None if seen is None else _weights(seen)))
         totals = totals.masked_fill(~alive, -math.inf)
         if not alive.any():
             break
+        if _moved(steps[-1].parents, logits.shape[1]):  # or a large cache would be copied for nothing
+            state = model.select(state, parents)
     found = [[_trace(row, end, steps, int(lengths[row]), length_penalty) for end in ends[row]] for row in range(batch)]
     return [sorted(row, key=lambda answer: (-answer.score, answer.symbols))[:n_best] for row in found]
 
@@ -123,6 +130,16 @@ def _extend(
     places = (scores.double() * order).topk(min(beam, scores.shape[1])).indices
     vocabulary = logits.shape[-1]
     return scores.gather(1, places), places // vocabulary, places % vocabulary
+
+
+def _weights(seen: Observation) -> Float[Tensor, "B *heads K Tk"] | None:
+    """The weights of a step, without the axis of a single head."""
+    return seen.weights if seen.weights is None or seen.weights.dim() > 4 else seen.weights[:, 0]
+
+
+def _moved(parents: list[list[int]], count: int) -> bool:
+    """Whether any hypothesis goes on in another place than its parent's; in greedy search none ever does."""
+    return any(row != list(range(count)) for row in parents)
 
 
 def _close(step: int, totals: Tensor, tokens: Tensor, limits: list[int], ends: list[list[_End]], beam: int) -> Tensor:
@@ -149,12 +166,12 @@ def _trace(row: int, end: _End, steps: list[_Step], length: int, length_penalty:
         symbols.append(step.tokens[row][slot])
         slot = step.parents[row][slot]
         if step.weights is not None:
-            rows.append(step.weights[row, slot, :length])
+            rows.append(step.weights[row, ..., slot, :length])
     symbols.reverse()
     return Hypothesis(
         symbols=tuple(symbols[:-1] if end.finished else symbols),
         score=end.log_prob / len(symbols) ** length_penalty,
         log_prob=end.log_prob,
         finished=end.finished,
-        weights=torch.stack(rows[::-1]) if rows else None,
+        weights=torch.stack(rows[::-1], -2) if rows else None,
     )
