@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.errors import ArgumentError
 from regard.functional import Mask, Observation, Observe, attention
 from regard.nn._parts import HeadScore, check_dropout, check_size, glorot_, with_causal
+from regard.nn._torch import take_torch_state
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -120,6 +121,10 @@ class MultiHeadAttention(nn.Module):
         answer = self._attend(q, k, v, mask, bias, observe)
         output = self._together(answer if isinstance(answer, Tensor) else answer[0])
         return output if isinstance(answer, Tensor) else (output, answer[1])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        take_torch_state(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _groups(self) -> list[_Group]:
         return [group for group in self.scores.values() if isinstance(group, _Group)]
