@@ -27,7 +27,21 @@ def _seeded() -> None:
 
 
 def test_the_public_names_are_pinned() -> None:
-    assert positions.__all__ == ["Learned", "Sinusoidal", "sinusoidal"]
+    assert positions.__all__ == [
+        "ALiBi",
+        "Learned",
+        "LinearScaling",
+        "Llama3Scaling",
+        "NTKScaling",
+        "Relative",
+        "Rotary",
+        "Scaling",
+        "Shaw",
+        "Sinusoidal",
+        "T5Bias",
+        "YarnScaling",
+        "sinusoidal",
+    ]
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5, 8, 13])

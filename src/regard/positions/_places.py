@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Mode = Literal["add", "concat"]
 
-__all__ = ["check_options", "join", "places"]
+__all__ = ["check_options", "frequencies", "join", "places"]
 
 
 def check_options(dim: int, mode: str) -> None:
@@ -54,6 +54,13 @@ def places(
     if offset < 0:
         raise ArgumentError(f"offset counts the tokens that came before, so it is 0 or more; got {offset}")
     return counted + offset
+
+
+def frequencies(dim: int, base: float, device: torch.device) -> Float[Tensor, " pairs"]:
+    """How far each pair of features turns in one step, ω_j = base^(−2j/dim), in radians."""
+    # float32 angles are off by 5e-4 at position 10,000; float64 costs nothing at this size. (Apple's MPS has none.)
+    pairs = torch.arange((dim + 1) // 2, device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
+    return base ** (-2 * pairs / dim)
 
 
 def join(

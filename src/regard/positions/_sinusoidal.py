@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
-from regard.positions._places import check_options, join, places
+from regard.positions._places import check_options, frequencies, join, places
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -45,10 +45,8 @@ def sinusoidal(length: int, dim: int, base: float = 10000.0) -> Float[Tensor, "l
 
 
 def _waves(steps: Int[Tensor, "*places"], dim: int, base: float) -> Float[Tensor, "*places dim"]:
-    # float32 angles are off by 5e-4 at position 10,000; float64 costs nothing at this size. (Apple's MPS has none.)
-    wide = torch.float32 if steps.device.type == "mps" else torch.float64
-    pairs = torch.arange((dim + 1) // 2, device=steps.device, dtype=wide)
-    angles = steps.to(wide).unsqueeze(-1) * base ** (-2 * pairs / dim)
+    speeds = frequencies(dim, base, steps.device)
+    angles = steps.to(speeds.dtype).unsqueeze(-1) * speeds
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :dim].float()
 
 
