@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -12,6 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.errors import ArgumentError
 from regard.functional import padding
 from regard.models.cells import GRUCell, LSTMCell
+from regard.models.checks import check_lengths
+from regard.models.pretrained import Pretrained
 from regard.models.symbols import PAD
 from regard.nn import BahdanauAttention, LuongAttention
 
@@ -34,6 +36,8 @@ class RecurrentConfig:
     With ``input_feeding`` the context of a step enters the recurrence (Bahdanau et al. 2014); without it the states
     run over the target alone, and the contexts of all steps are read in one call (Luong et al. 2015, section 3).
     """
+
+    kind: ClassVar = "recurrent"
 
     source_size: int
     target_size: int
@@ -60,6 +64,11 @@ class RecurrentConfig:
                 f"score: expected 'additive', 'dot', 'scaled_dot', 'general' or None, got {self.score!r}"
             )
 
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention to look at."""
+        return self.score is not None
+
 
 class Memory(NamedTuple):
     """What the decoder reads of a batch of sources, computed once."""
@@ -70,7 +79,7 @@ class Memory(NamedTuple):
     last: Float[Tensor, "B 1 H"]
 
 
-class RecurrentSeq2Seq(nn.Module):
+class RecurrentSeq2Seq(Pretrained):
     """A bidirectional recurrent encoder, and a recurrent decoder that attends to it.
 
     Step t of the decoder:  c_t = Σ_i α(s_{t−1}, h_i) h_i,  s_t = RNN([y_{t−1}; c_t], s_{t−1}),
@@ -87,6 +96,8 @@ class RecurrentSeq2Seq(nn.Module):
     >>> model(source, lengths, torch.tensor([[2, 4, 5, 6], [2, 4, 0, 0]])).shape
     torch.Size([2, 4, 13])
     """
+
+    config_class = RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -116,11 +127,7 @@ class RecurrentSeq2Seq(nn.Module):
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> Memory:
         """Read the sources, ``lengths`` tokens each; what lies behind is padding."""
-        if lengths.shape != source.shape[:1] or not ((lengths >= 1) & (lengths <= source.shape[1])).all():
-            raise ArgumentError(
-                f"expected {source.shape[0]} lengths from 1 to {source.shape[1]}, as source is {tuple(source.shape)}; "
-                f"got lengths {lengths.tolist()}"
-            )
+        check_lengths(source, lengths)
         embedded = self.dropout(self.source_embedding(source))
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         output, final = self.encoder(packed)

@@ -18,7 +18,7 @@ from regard.training.batches import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from regard.models.recurrent import RecurrentSeq2Seq
+    from regard.models import Seq2Seq
 
 __all__ = ["Recipe", "Seq2SeqTraining", "rate"]
 
@@ -80,7 +80,7 @@ class Seq2SeqTraining(LightningModule):
     ``progress`` tells which share of training has passed, 0 to 1; it sets the learning rate.
     """
 
-    def __init__(self, model: RecurrentSeq2Seq, recipe: Recipe, progress: Callable[[], float]) -> None:
+    def __init__(self, model: Seq2Seq, recipe: Recipe, progress: Callable[[], float]) -> None:
         super().__init__()
         self.model = model
         self.recipe = recipe

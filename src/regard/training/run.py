@@ -23,14 +23,15 @@ from torch import Tensor
 
 from regard import __version__
 from regard.errors import RegardError, RunError
-from regard.models import RecurrentConfig, RecurrentSeq2Seq, beam_search
+from regard.models import KINDS, Seq2Seq, beam_search
+from regard.models.pretrained import plain_weights
 from regard.training.batches import pad
 from regard.training.data import Example, Units
 from regard.training.files import write, writing
 from regard.training.metrics import Scores, score
 from regard.training.vocabulary import Vocabulary
 
-__all__ = ["FORMAT", "Answer", "Run", "Search"]
+__all__ = ["FORMAT", "Answer", "Run", "Search", "growth", "limits"]
 
 FORMAT = 1
 _WINDOW = 2048  # lines that are sorted by length together
@@ -51,8 +52,8 @@ class Search:
 class Prediction:
     """One hypothesis as text: its score (log probability over length to the power of the penalty) and its attention.
 
-    ``weights`` (steps, source units) has one row more than there are units when the hypothesis is ``finished``: the
-    step that ends it.
+    ``weights`` (steps, source units), or (layers, heads, steps, source units), have one step more than there are units
+    when the hypothesis is ``finished``: the step that ends it.
     """
 
     text: str
@@ -80,11 +81,10 @@ class Answer:
 class Run:
     """A trained sequence-to-sequence model: the network, both vocabularies and units, and how it came about.
 
-    ``growth`` is the largest share of target to source units in training: an answer ends after 10 + growth · source
-    units.
+    ``growth`` is the largest share of target to source units in training; see `limits`.
     """
 
-    model: RecurrentSeq2Seq
+    model: Seq2Seq
     source: Vocabulary
     target: Vocabulary
     source_units: Units
@@ -105,7 +105,7 @@ class Run:
             source, target = (
                 Vocabulary.from_json(_read(directory / f"{side}.vocabulary.json")) for side in ("source", "target")
             )
-            model = RecurrentSeq2Seq(RecurrentConfig(**config["model"]))
+            model = _model(**config["model"])
             run = cls(
                 model,
                 source,
@@ -146,7 +146,7 @@ class Run:
             "format": FORMAT,
             "regard": __version__,
             "task": "seq2seq",
-            "model": asdict(self.model.config),
+            "model": {"kind": self.model.config.kind, **asdict(self.model.config)},
             "source_units": self.source_units.name,
             "target_units": self.target_units.name,
             "max_length": self.max_length,
@@ -157,13 +157,7 @@ class Run:
 
     def save_weights(self, directory: Path) -> None:
         """Replace the weights by the model's."""
-        # The names are those of the model alone, though it be wrapped by torch.compile or for several devices
-        content = save(
-            {
-                name.replace("_orig_mod.", "").removeprefix("module."): tensor.contiguous().cpu()
-                for name, tensor in self.model.state_dict().items()
-            }
-        )
+        content = save(plain_weights(self.model))
         write(directory / "model.safetensors", lambda path: path.write_bytes(content))
 
     @staticmethod
@@ -200,12 +194,12 @@ class Run:
     def _predict_batch(self, sources: Sequence[Sequence[str]], search: Search) -> Iterator[Answer]:
         kept = [list(source[: self.max_length]) for source in sources]
         ids, lengths = pad([self.source.encode(source) for source in kept])
-        device = self.model.output.weight.device
+        device = next(self.model.parameters()).device
         found = beam_search(
             self.model,
             ids.to(device),
             lengths.to(device),
-            max_lengths=10 + (lengths * self.growth).ceil().long(),
+            max_lengths=limits(lengths, self.growth),
             beam=search.beam,
             n_best=search.n_best,
             length_penalty=search.length_penalty,
@@ -226,6 +220,23 @@ class Run:
                     )
                 )
             yield Answer(units, predictions, self.source.unseen(units), len(units) < len(source))
+
+
+def _model(*, kind: str = "recurrent", **sizes: Any) -> Seq2Seq:
+    """A new model by what config.json says of it; there were no kinds before there was more than one."""
+    if kind not in KINDS:
+        raise RunError(f"model: expected a kind of {', '.join(KINDS)}, got {kind!r}")
+    return KINDS[kind](KINDS[kind].config_class(**sizes))
+
+
+def limits(lengths: Tensor, growth: float) -> Tensor:
+    """After how many symbols answers to sources of these lengths are broken off: 10 + growth · length.
+
+    >>> import torch
+    >>> limits(torch.tensor([2, 7]), 1.5)
+    tensor([13, 21])
+    """
+    return 10 + (lengths * growth).ceil().long()
 
 
 def growth(lengths: Iterable[tuple[int, int]]) -> float:

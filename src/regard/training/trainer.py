@@ -15,7 +15,7 @@ from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from regard.errors import RunError
-from regard.models import RecurrentConfig, RecurrentSeq2Seq
+from regard.models import KINDS, Config, Seq2Seq
 from regard.training.batches import Batch, Encoded, TokenBudgetSampler, collate, encode
 from regard.training.callbacks import Bar, Best, Pace, Resume, Stop
 from regard.training.data import Example, Pairs
@@ -39,12 +39,14 @@ class Outcome:
     signal: int | None
 
 
-def prepare(train: Pairs, config: RecurrentConfig, recipe: Recipe, *, max_length: int, facts: dict[str, Any]) -> Run:
-    """A run with a new model for these pairs; the sizes of ``config``'s vocabularies are those of the data."""
+def prepare(train: Pairs, config: Config, recipe: Recipe, *, max_length: int, facts: dict[str, Any]) -> Run:
+    """A run with a new model for these pairs; the vocabularies and lengths of ``config`` become those of the data."""
     source = Vocabulary.from_units(unit for example in train.examples for unit in example.source)
     target = Vocabulary.from_units(unit for example in train.examples for unit in example.target)
+    share = growth((len(a), len(b)) for a, b in train.examples)
+    sizes: dict[str, Any] = {"source_size": len(source), "target_size": len(target)}
     torch.manual_seed(recipe.seed)
-    model = RecurrentSeq2Seq(replace(config, source_size=len(source), target_size=len(target)))
+    model = KINDS[config.kind](replace(config, **sizes))
     return Run(
         model,
         source,
@@ -52,7 +54,7 @@ def prepare(train: Pairs, config: RecurrentConfig, recipe: Recipe, *, max_length
         train.source_units,
         train.target_units,
         max_length,
-        growth((len(a), len(b)) for a, b in train.examples),
+        share,
         {**facts, "recipe": asdict(recipe), "fingerprint": fingerprint(train.examples)},
     )
 
@@ -76,7 +78,7 @@ def fit(
     pace = Pace(recipe.minutes, (recipe.epochs or 0) * len(sampler))
     run.model.train()  # an opened run predicts, without dropout
     module = Seq2SeqTraining(run.model, recipe, pace.progress)
-    averaged = replace(run, model=cast(RecurrentSeq2Seq, module.average.module))
+    averaged = replace(run, model=cast(Seq2Seq, module.average.module))
     stop = Stop()
     best = Best(
         lambda: averaged.score(dev.examples, Search(beam=1)),

@@ -1,0 +1,65 @@
+"""Models as folders and as repositories of the Hugging Face Hub: config.json and model.safetensors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import nn
+
+from regard.errors import ArgumentError, RegardError
+
+try:
+    from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+except ModuleNotFoundError as error:
+    raise RegardError(f"models need {error.name}, which is not installed: pip install 'regard[train]'") from error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Pretrained", "plain_weights"]
+
+_WEIGHTS = "model.safetensors"
+
+
+def plain_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict on the CPU, under the model's own names, though it be compiled or wrapped for several devices."""
+    return {
+        # A copy, as safetensors refuses tensors that share their memory, such as a table that serves all layers
+        name.replace("_orig_mod.", "").removeprefix("module."): tensor.to("cpu", copy=True).contiguous()
+        for name, tensor in model.state_dict().items()
+    }
+
+
+class Pretrained(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["attention"]):
+    """`save_pretrained`, `push_to_hub` and `from_pretrained` for a model that is made of one ``config``.
+
+    config.json holds the fields of the config, model.safetensors the weights under the model's own names. A model
+    comes back in eval mode. A model inside `torch.nn.DataParallel` is saved as its ``module``.
+
+    Errors: `ArgumentError` from `from_pretrained` when the folder lacks a file, or holds another kind of model.
+    """
+
+    config_class: type  # a dataclass
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        save_file(plain_weights(self), save_directory / _WEIGHTS, metadata={"format": "pt"})
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, config: Any = None, map_location: str = "cpu", **download: Any) -> Self:
+        folder = os.path.isdir(model_id)
+        path = os.path.join(model_id, _WEIGHTS) if folder else hf_hub_download(model_id, _WEIGHTS, **download)
+        try:
+            sizes = config if isinstance(config, cls.config_class) else cls.config_class(**config)
+            model = cls(sizes)
+            model.load_state_dict(load_file(path, device=map_location))
+        except (TypeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise ArgumentError(
+                f"{model_id}: expected config.json and {_WEIGHTS} of a {cls.__name__}, as save_pretrained writes them "
+                f"({reason}); a run directory is opened with regard.training.run.Run.load"
+            ) from error
+        return model.eval()
