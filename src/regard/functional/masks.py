@@ -152,6 +152,34 @@ class Mask:
             keep = None
         return Parts(low, high, None if keep is None else keep.reshape(keep.shape[0], keys), table)
 
+    def of_last_keys(self, keys: int, total: int) -> Mask:
+        """The mask of the last ``keys`` keys, of one that is about ``total`` of them.
+
+        >>> print(causal(offset=3).of_last_keys(2, 5).draw(2, 2))
+        ■ ·
+        ■ ■
+        """
+        first = total - keys
+        return Mask(
+            tuple(b if b.offset is None else b._replace(offset=b.offset - first) for b in self.bands),
+            tuple(keep[:, first:] for keep in self.keeps),
+            tuple((length - first).clamp(min=0) for length in self.lengths),
+            tuple(table[..., first:] if table.shape[-1] == total else table for table in self.tables),
+        )
+
+    def of_examples(self, rows: Tensor) -> Mask:
+        """The mask of these examples of a batch, in this order.
+
+        >>> padding(lengths=[3, 1]).of_examples(torch.tensor([1])).draw(1, 3)
+        '■ · ·'
+        """
+        return Mask(
+            self.bands,
+            tuple(keep.index_select(0, rows) for keep in self.keeps),
+            tuple(length.index_select(0, rows) for length in self.lengths),
+            tuple(t.index_select(0, rows) if t.dim() > 2 and t.shape[0] > 1 else t for t in self.tables),
+        )
+
     def reaches(self, marked: Tensor, shape: Sequence[int]) -> Tensor:
         """Whether each query may attend to one of the ``marked`` keys: (..., Tk) bool to (..., Tq) or (..., 1) bool.
 

@@ -7,8 +7,25 @@ head in the single-head layers.
 
 from __future__ import annotations
 
+from regard.nn._block import BlockConfig, DecoderBlock, EncoderBlock
+from regard.nn._cache import KeyValueCache
 from regard.nn._decoder import BahdanauAttention, LuongAttention
 from regard.nn._multi_head import MultiHeadAttention
 from regard.nn._single_head import CrossAttention, SelfAttention
+from regard.nn._transformer import DecoderObservation, DecoderState, TransformerDecoder, TransformerEncoder
 
-__all__ = ["BahdanauAttention", "CrossAttention", "LuongAttention", "MultiHeadAttention", "SelfAttention"]
+__all__ = [
+    "BahdanauAttention",
+    "BlockConfig",
+    "CrossAttention",
+    "DecoderBlock",
+    "DecoderObservation",
+    "DecoderState",
+    "EncoderBlock",
+    "KeyValueCache",
+    "LuongAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "TransformerDecoder",
+    "TransformerEncoder",
+]

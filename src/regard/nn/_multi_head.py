@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
-from regard.functional import Mask, Observation, Observe, attention
-from regard.nn._parts import HeadScore, check_dropout, check_size, glorot_, with_causal
+from regard.functional import Mask, Observation, Observe, attention, window
+from regard.nn._cache import KeyValueCache
+from regard.nn._parts import HeadScore, as_mask, check_dropout, check_size, glorot_, with_causal
 from regard.nn._torch import take_torch_state
+from regard.positions import Relative
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
     from regard.functional import Impl
     from regard.nn._parts import ScoreName
@@ -40,6 +42,14 @@ class MultiHeadAttention(nn.Module):
     computed together. With ``kv_heads`` fewer than ``num_heads``, consecutive query heads share a key and value head.
     ``causal`` hides later keys (aligned at the last query and key), together with any mask. ``dropout`` falls on the
     weights, in training alone. Projections and scores begin Glorot-uniform, biases zero.
+
+    ``positions`` is an encoding that acts within attention, such as `Rotary`, `ALiBi`, `T5Bias` or `Shaw`. Places count
+    the keys that the mask's padding keeps. The queries of self-attention stand at their keys; those of another sequence
+    stand at the last Tq kept keys.
+
+    With ``cache`` the keys and values of the query are appended to it, and the query attends to all that is in it; mask
+    and bias are then about all keys so far. ``cache = layer.read(memory)`` projects a memory once, for any number of
+    calls ``layer(query, cache=cache)``. See `KeyValueCache`.
 
     Shapes: query (B, Tq, embed_dim), key (B, Tk, kdim), value (B, Tk, vdim), all with B or all without; key is query
     and value is key unless given, and so kdim is embed_dim and vdim is kdim; output (B, Tq, embed_dim). A raw mask, a
@@ -67,10 +77,16 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         causal: bool = False,
+        positions: Relative | None = None,
         impl: Impl = "auto",
     ) -> None:
         super().__init__()
         check_dropout(dropout)
+        if positions is not None and not isinstance(positions, Relative):
+            raise ArgumentError(
+                f"positions must act within attention, as Rotary or ALiBi do, got {type(positions).__name__}: "
+                "add others to the layer's input"
+            )
         kv_heads = num_heads if kv_heads is None else kv_heads
         if num_heads < 1 or embed_dim % num_heads:
             raise ArgumentError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
@@ -89,9 +105,11 @@ class MultiHeadAttention(nn.Module):
         self.v_proj = nn.Linear(vdim, kv_heads * self.head_dim, bias=bias)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.scores = _scores(score, num_heads, self.head_dim)
+        self.positions: Relative | None = None
         order = torch.cat([group.heads for group in self._groups()]).argsort()
         self.register_buffer("_order", order, persistent=False)
         self.reset_parameters()
+        self.positions = positions  # has drawn its parameters itself, and may be shared and trained
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
@@ -99,6 +117,9 @@ class MultiHeadAttention(nn.Module):
             glorot_(projection)
         for group in self._groups():
             group.reset_parameters()
+        draw_positions = getattr(self.positions, "reset_parameters", None)  # not all encodings have parameters
+        if draw_positions is not None:
+            draw_positions()
 
     def forward(
         self,
@@ -109,22 +130,58 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
         bias: Float[Tensor, "*biased Tq Tk"] | None = None,
         observe: Observe | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "*B Tq embed_dim"] | tuple[Float[Tensor, "*B Tq embed_dim"], Observation]:
-        key = query if key is None else key
-        value = key if value is None else value
         check_size(query, self.q_proj.in_features, "query")
-        check_size(key, self.k_proj.in_features, "key", (query.dim(),))
-        check_size(value, self.v_proj.in_features, "value", (query.dim(),))
-        q, k, v = self._heads(self.q_proj(query)), self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+        q = self._heads(self.q_proj(query))
+        if cache is None:
+            k, v = self._project(query if key is None else key, value, query.dim())
+        elif key is not None or value is not None:
+            raise ArgumentError("with cache= the keys are those of query and of the cache: leave key and value out")
+        elif cache.fixed and cache.key is not None and cache.value is not None:
+            k, v = cache.key, cache.value
+        else:
+            k, v = self._project(query, None, query.dim())
         if self.causal:
             mask = with_causal(mask, q.dim())
-        answer = self._attend(q, k, v, mask, bias, observe)
+        grows = cache is not None and not cache.fixed
+        shape = (*q.shape[:-1], k.shape[-2] + (cache.length if cache is not None and grows else 0))
+        places = None
+        if self.positions is not None:
+            mask = as_mask(mask, q.dim())
+            places = _places(mask, shape, q.device, own=grows or (cache is None and (key is None or key is query)))
+            q = self.positions.rotate(q, places.query)
+            k = self.positions.rotate(k, places.key[..., -k.shape[-2] :] if grows else places.key)
+        if cache is not None and grows:
+            k, v = cache.append(k, v)
+            if cache.window is not None:
+                mask, bias, places = _within(cache.window, mask, bias, places, shape, k)
+        answer = self._attend(q, k, v, mask, bias, observe, places)
         output = self._together(answer if isinstance(answer, Tensor) else answer[0])
         return output if isinstance(answer, Tensor) else (output, answer[1])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         take_torch_state(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def read(
+        self, memory: Float[Tensor, "*B Tk kdim"], value: Float[Tensor, "*B Tk vdim"] | None = None
+    ) -> KeyValueCache:
+        """The keys and values of a memory, computed once: ``layer(query, cache=layer.read(memory))``.
+
+        >>> layer, query, memory = MultiHeadAttention(8, 2, kdim=6), torch.randn(2, 3, 8), torch.randn(2, 5, 6)
+        >>> torch.equal(layer(query, cache=layer.read(memory)), layer(query, memory))
+        True
+        """
+        return KeyValueCache.of(*self._project(memory, value, memory.dim()))
+
+    def _project(
+        self, key: Float[Tensor, "*B Tk kdim"], value: Float[Tensor, "*B Tk vdim"] | None, rank: int
+    ) -> tuple[Float[Tensor, "*B Hkv Tk d"], Float[Tensor, "*B Hkv Tk d"]]:
+        value = key if value is None else value
+        check_size(key, self.k_proj.in_features, "key", (rank,))
+        check_size(value, self.v_proj.in_features, "value", (rank,))
+        return self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
 
     def _groups(self) -> list[_Group]:
         return [group for group in self.scores.values() if isinstance(group, _Group)]
@@ -141,6 +198,30 @@ class MultiHeadAttention(nn.Module):
         q: Float[Tensor, "*B H Tq d"],
         k: Float[Tensor, "*B Hkv Tk d"],
         v: Float[Tensor, "*B Hkv Tk d"],
+        mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None,
+        bias: Float[Tensor, "*biased Tq Tk"] | None,
+        observe: Observe | None,
+        places: _Places | None,
+    ) -> Answer:
+        if self.positions is None or places is None:
+            return self._attend_by_score(q, k, v, mask, bias, observe)
+        added = self.positions.bias(q, *places)
+        if added is not None:
+            bias = added if bias is None else bias + added
+        if not self.positions.needs_weights:
+            return self._attend_by_score(q, k, v, mask, bias, observe)
+        # The weights come out where a value is a row of the identity: by every kernel, after dropout, with gradients.
+        rows = torch.eye(k.shape[-2], dtype=v.dtype, device=v.device).expand(*v.shape[:-1], k.shape[-2])
+        answer = self._attend_by_score(q, k, torch.cat([v, rows], -1), mask, bias, observe)
+        both = answer if isinstance(answer, Tensor) else answer[0]
+        output = both[..., : self.head_dim] + self.positions.of_weights(both[..., self.head_dim :], *places)
+        return output if isinstance(answer, Tensor) else (output, answer[1])
+
+    def _attend_by_score(
+        self,
+        q: Float[Tensor, "*B H Tq d"],
+        k: Float[Tensor, "*B Hkv Tk d"],
+        v: Float[Tensor, "*B Hkv Tk Ev"],
         mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None,
         bias: Float[Tensor, "*biased Tq Tk"] | None,
         observe: Observe | None,
@@ -181,6 +262,56 @@ class _Group(HeadScore):
     def __init__(self, name: ScoreName, dim: int, heads: Sequence[int]) -> None:
         super().__init__(name, dim, len(heads))
         self.register_buffer("heads", torch.tensor(heads), persistent=False)
+
+
+class _Places(NamedTuple):
+    """Where queries and keys stand: integers (Tq,) and (Tk,), or (B, Tq) and (B, Tk) with padding."""
+
+    query: Int[Tensor, "*B Tq"]
+    key: Int[Tensor, "*B Tk"]
+
+
+def _places(
+    mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, shape: Sequence[int], device: torch.device, *, own: bool
+) -> _Places:
+    """Places count the kept keys; queries stand at their ``own`` keys, the last ones, or else at the last kept keys."""
+    queries, keys = shape[-2:]
+    kept = None
+    if isinstance(mask, Mask) and (mask.keeps or mask.lengths):
+        if len(shape) != 4:
+            raise ArgumentError("padding with positions needs a batch: expected (B, T, D), got (T, D)")
+        mask.check(shape, device)
+        kept = mask.kept_keys(shape, device)
+    if kept is None:
+        place = torch.arange(keys, device=device)
+        return _Places(torch.arange(keys - queries, keys, device=device), place)
+    counted = kept.flatten(1).cumsum(-1)
+    place = (counted - 1).clamp(min=0)  # a key that is not kept stands where the kept one before it does
+    last = torch.arange(-queries, 0, device=device) + kept.flatten(1).sum(-1, keepdim=True)
+    return _Places(place[:, keys - queries :] if own else last, place)
+
+
+def _within(
+    size: int,
+    mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None,
+    bias: Float[Tensor, "*biased Tq Tk"] | None,
+    places: _Places | None,
+    shape: Sequence[int],
+    k: Float[Tensor, "*B Hkv Tk d"],
+) -> tuple[Mask, Float[Tensor, "*biased Tq Tk"] | None, _Places | None]:
+    """Mask, bias and places of the keys ``k`` that a window leaves of all keys, in scores of ``shape``."""
+    mask = as_mask(mask, len(shape))
+    if not (isinstance(mask, Mask) and any(band.before is None and band.after == 1 for band in mask.bands)):
+        raise ArgumentError(
+            f"a cache with window={size} forgets, and needs a layer with causal=True or a mask of causal() & ..."
+        )
+    mask.check(shape, k.device)
+    keys = k.shape[-2]
+    if bias is not None and bias.shape[-1] == shape[-1]:
+        bias = bias[..., shape[-1] - keys :]
+    if places is not None:
+        places = places._replace(key=places.key[..., shape[-1] - keys :])
+    return mask.of_last_keys(keys, shape[-1]) & window(size), bias, places
 
 
 def _scores(score: ScoreName | Sequence[ScoreName], num_heads: int, head_dim: int) -> nn.ModuleDict:

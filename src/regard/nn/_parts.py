@@ -9,14 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
-from regard.functional import Additive, Dot, General, ScaledDot, Score, causal, dense
+from regard.functional import Additive, Dot, General, Mask, ScaledDot, Score, causal, dense
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    from regard.functional import Mask
-
-__all__ = ["HeadScore", "ScoreName", "check_dropout", "check_size", "glorot_", "with_causal"]
+__all__ = ["HeadScore", "ScoreName", "as_mask", "check_dropout", "check_size", "glorot_", "with_causal"]
 
 ScoreName = Literal["dot", "scaled_dot", "general", "additive"]
 
@@ -76,12 +74,18 @@ def check_size(x: Float[Tensor, "*batch T D"], size: int, name: str, ranks: tupl
         raise ArgumentError(f"{name} must have {axes} axes, the last of size {size}; got shape {tuple(x.shape)}")
 
 
+def as_mask(
+    mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, rank: int
+) -> Mask | Bool[Tensor, "*masked Tq Tk"] | None:
+    """A mask tensor as an object; one that is not bool or not of the query's rank is left for `attention` to refuse."""
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == rank:
+        return dense(mask)
+    return mask
+
+
 def with_causal(mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, rank: int) -> Mask | Bool[Tensor, "*masked Tq Tk"]:
     """The mask and the causal one together."""
     if mask is None:
         return causal()
-    if isinstance(mask, Tensor):
-        if mask.dtype != torch.bool or mask.dim() != rank:
-            return mask  # such a mask is refused by `attention`, which says why
-        mask = dense(mask)
-    return causal() & mask
+    structured = as_mask(mask, rank)
+    return causal() & structured if isinstance(structured, Mask) else mask

@@ -1,0 +1,247 @@
+"""The blocks that transformers are stacks of: attention and feed-forward layers, each with a way past it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError
+from regard.nn._multi_head import MultiHeadAttention
+from regard.nn._parts import check_dropout, glorot_
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+    from regard.functional import Impl, Mask, Observation, Observe
+    from regard.nn._cache import KeyValueCache
+    from regard.nn._parts import ScoreName
+    from regard.positions import Relative
+
+__all__ = ["BlockConfig", "DecoderBlock", "EncoderBlock", "Looked"]
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """What a block is made of.
+
+    - ``dim``, ``heads``, ``kv_heads``, ``score``, ``bias``, ``impl``: as in `MultiHeadAttention`; ``bias=False`` leaves
+      out those of the feed-forward layers and norms too.
+    - ``feedforward``: the size between the two feed-forward layers, 4 ``dim`` unless given.
+    - ``activation``: "relu" (Vaswani et al. 2017), or "gelu" with the exact Φ (Hendrycks and Gimpel 2016).
+    - ``dropout``: on the output of each sublayer before it is added (Vaswani et al. 2017, section 5.4) and, as torch's
+      layers have it, on the weights of attention and after the activation. On embeddings it is the caller's.
+    - ``norm_first``: norms stand before each sublayer and at the end of a stack (pre-norm; Xiong et al. 2020, arXiv
+      2002.04745), not after each sublayer (post-norm, as in the paper). ``norm_eps`` is added to the variance.
+    - ``positions``: makes the encoding that acts within the self-attention of a block. It is called once a block:
+      ``lambda: Rotary(64)`` gives each block its own, ``lambda: shared`` gives all the same, as T5 has it.
+
+    Errors: `ArgumentError` for an option out of range.
+    """
+
+    dim: int
+    heads: int
+    feedforward: int | None = None
+    kv_heads: int | None = None
+    score: ScoreName | Sequence[ScoreName] = "scaled_dot"
+    activation: Literal["relu", "gelu"] = "relu"
+    dropout: float = 0.1
+    norm_first: bool = False
+    norm_eps: float = 1e-5
+    bias: bool = True
+    positions: Callable[[], Relative] | None = None
+    impl: Impl = "auto"
+
+    def __post_init__(self) -> None:
+        check_dropout(self.dropout)
+        if self.feedforward is not None and self.feedforward < 1:
+            raise ArgumentError(f"feedforward must be at least 1, got {self.feedforward}")
+        if self.activation not in _ACTIVATIONS:
+            names = " or ".join(map(repr, _ACTIVATIONS))
+            raise ArgumentError(f"activation must be {names}, got {self.activation!r}")
+
+    def attention(self, *, causal: bool, positions: Relative | None, memory_dim: int | None) -> MultiHeadAttention:
+        """A layer of attention for a block."""
+        return MultiHeadAttention(
+            self.dim,
+            self.heads,
+            kv_heads=self.kv_heads,
+            kdim=memory_dim,
+            score=self.score,
+            dropout=self.dropout,
+            bias=self.bias,
+            causal=causal,
+            positions=positions,
+            impl=self.impl,
+        )
+
+    def norm(self) -> nn.LayerNorm:
+        """A norm for a block or a stack."""
+        return nn.LayerNorm(self.dim, eps=self.norm_eps, bias=self.bias)
+
+
+class Looked(NamedTuple):
+    """What was observed in a block of a decoder; None for what was not asked for."""
+
+    cross_attention: Observation | None
+    self_attention: Observation | None
+
+
+class _Block(nn.Module):
+    """Self-attention, the feed-forward layers, and the way past a sublayer: what both blocks have."""
+
+    def __init__(self, config: BlockConfig, *, causal: bool) -> None:
+        super().__init__()
+        hidden = 4 * config.dim if config.feedforward is None else config.feedforward
+        positions = None if config.positions is None else config.positions()
+        self.self_attn = config.attention(causal=causal, positions=positions, memory_dim=None)
+        self.linear1 = nn.Linear(config.dim, hidden, bias=config.bias)
+        self.linear2 = nn.Linear(hidden, config.dim, bias=config.bias)
+        self.norm1 = config.norm()
+        self.norm2 = config.norm()
+        self.activation = config.activation
+        self.dropout = config.dropout
+        self.norm_first = config.norm_first
+        glorot_(self.linear1)
+        glorot_(self.linear2)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew: matrices Glorot-uniform, biases zero, norms one."""
+        for layer in self.children():
+            if isinstance(layer, nn.Linear):
+                glorot_(layer)
+            elif isinstance(layer, nn.LayerNorm | MultiHeadAttention):
+                layer.reset_parameters()
+
+    def _before(self, x: Float[Tensor, "*B T dim"], norm: nn.LayerNorm) -> Float[Tensor, "*B T dim"]:
+        return norm(x) if self.norm_first else x
+
+    def _after(
+        self, x: Float[Tensor, "*B T dim"], output: Float[Tensor, "*B T dim"], norm: nn.LayerNorm
+    ) -> Float[Tensor, "*B T dim"]:
+        output = x + nn.functional.dropout(output, self.dropout, self.training)
+        return output if self.norm_first else norm(output)
+
+    def _feed_forward(self, x: Float[Tensor, "*B T dim"], norm: nn.LayerNorm) -> Float[Tensor, "*B T dim"]:
+        hidden = _ACTIVATIONS[self.activation](self.linear1(self._before(x, norm)))
+        hidden = nn.functional.dropout(hidden, self.dropout, self.training)
+        return self._after(x, self.linear2(hidden), norm)
+
+
+class EncoderBlock(_Block):
+    """A block of an encoder: each token takes in the others, and is then thought over by itself.
+
+    Post-norm: x ← norm(x + attention(x)); x ← norm(x + W₂ f(W₁ x)). With ``norm_first``: x ← x + attention(norm(x));
+    x ← x + W₂ f(W₁ norm(x)).
+
+    | symbol        | here                                                                           |
+    |---------------|--------------------------------------------------------------------------------|
+    | attention     | ``self_attn``; not causal unless the mask is                                   |
+    | W₁, f, W₂     | ``linear1``, the activation, ``linear2``                                       |
+    | norm          | ``norm1`` of the attention, ``norm2`` of the feed-forward layers               |
+
+    Matrices begin Glorot-uniform, biases zero.
+
+    Shapes: x (B, T, dim) or (T, dim), output likewise. Masks, what is observed, and the ``cache`` (of `KeyValueCache`)
+    are those of `MultiHeadAttention`.
+    Errors: `ArgumentError` for wrong sizes and masks.
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.1.
+
+    >>> import torch
+    >>> block = EncoderBlock(BlockConfig(8, 2))
+    >>> block(torch.randn(2, 3, 8)).shape
+    torch.Size([2, 3, 8])
+    """
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__(config, causal=False)
+
+    def forward(
+        self,
+        x: Float[Tensor, "*B T dim"],
+        *,
+        mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
+        cache: KeyValueCache | None = None,
+        observe: Observe | None = None,
+    ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], Observation]:
+        answer = self.self_attn(self._before(x, self.norm1), mask=mask, cache=cache, observe=observe)
+        output, seen = (answer, None) if observe is None else answer
+        x = self._feed_forward(self._after(x, output, self.norm1), self.norm2)
+        return x if seen is None else (x, seen)
+
+
+class DecoderBlock(_Block):
+    """A block of a decoder: each token takes in those before it, then the memory, and is then thought over by itself.
+
+    Post-norm: x ← norm(x + attention(x)); x ← norm(x + attention(x, memory)); x ← norm(x + W₂ f(W₁ x)); with
+    ``norm_first`` norms stand before each sublayer, as in `EncoderBlock`.
+
+    | symbol                       | here                                                                 |
+    |------------------------------|----------------------------------------------------------------------|
+    | attention(x)                 | ``self_attn``, always causal                                         |
+    | attention(x, memory)         | ``cross_attn``                                                       |
+    | W₁, f, W₂                    | ``linear1``, the activation, ``linear2``                             |
+    | norm                         | ``norm1``, ``norm2``, ``norm3``, in the order of the sublayers       |
+
+    Matrices begin Glorot-uniform, biases zero.
+
+    Shapes: x (B, T, dim) and memory (B, Tk, memory_dim), or both without B; output as x; memory_dim is dim unless
+    given. The memory may be ``block.cross_attn.read(memory)``, and x may hold K sequences for each memory side by side,
+    (B * K, T, dim). ``mask`` and ``cache`` are of the self-attention, ``memory_mask`` of the cross-attention. What is
+    observed of the latter, with ``observe``, is (B, heads, K * T, Tk), of the former, with ``observe_self``,
+    (B * K, heads, T, tokens so far); then a `Looked` is returned with the output.
+    Errors: `ArgumentError` for wrong sizes and masks.
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.1.
+
+    >>> import torch
+    >>> block = DecoderBlock(BlockConfig(8, 2), memory_dim=6)
+    >>> block(torch.randn(2, 3, 8), torch.randn(2, 5, 6)).shape
+    torch.Size([2, 3, 8])
+    """
+
+    def __init__(self, config: BlockConfig, *, memory_dim: int | None = None) -> None:
+        super().__init__(config, causal=True)
+        self.cross_attn = config.attention(causal=False, positions=None, memory_dim=memory_dim)
+        self.norm3 = config.norm()
+
+    def forward(
+        self,
+        x: Float[Tensor, "*B T dim"],
+        memory: Float[Tensor, "*B Tk memory_dim"] | KeyValueCache,
+        *,
+        mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
+        memory_mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
+        cache: KeyValueCache | None = None,
+        observe: Observe | None = None,
+        observe_self: Observe | None = None,
+    ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], Looked]:
+        answer = self.self_attn(self._before(x, self.norm1), mask=mask, cache=cache, observe=observe_self)
+        output, of_self = (answer, None) if observe_self is None else answer
+        x = self._after(x, output, self.norm1)
+        answer = self._cross(self._before(x, self.norm2), memory, memory_mask, observe)
+        output, of_cross = (answer, None) if observe is None else answer
+        x = self._feed_forward(self._after(x, output.view_as(x), self.norm2), self.norm3)
+        return x if observe is None and observe_self is None else (x, Looked(of_cross, of_self))
+
+    def _cross(
+        self,
+        x: Float[Tensor, "*B T dim"],
+        memory: Float[Tensor, "*B Tk memory_dim"] | KeyValueCache,
+        mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None,
+        observe: Observe | None,
+    ) -> Any:
+        keys = memory if isinstance(memory, Tensor) else memory.key
+        # Sequences with one memory are its queries side by side: they have nothing else to do with each other here.
+        if keys is not None and x.dim() == 3 and keys.shape[0] != x.shape[0]:
+            if x.shape[0] % max(keys.shape[0], 1):
+                raise ArgumentError(
+                    f"x must have as many sequences as the memory, {keys.shape[0]}, or a multiple; got {x.shape[0]}"
+                )
+            x = x.reshape(keys.shape[0], -1, x.shape[-1])
+        if isinstance(memory, Tensor):
+            return self.cross_attn(x, memory, mask=mask, observe=observe)
+        return self.cross_attn(x, cache=memory, mask=mask, observe=observe)
