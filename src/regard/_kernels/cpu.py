@@ -84,43 +84,52 @@ def pose(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, masked: Mask
         key, value, group = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), 1
     Hkv, Tk = key.shape[1], key.shape[2]
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-    q, k, v, w = (x.detach().to(wide).contiguous() for x in (query, key, value, weight))
-    q, k, v = q.view(L * Hkv, group * Tq, H), k.view(L * Hkv, Tk, H), v.view(L * Hkv, Tk, v.shape[-1])
-    w = w.view(-1, H)
+    q, k = _plain(query, wide, L * Hkv, group * Tq, H), _plain(key, wide, L * Hkv, Tk, H)
+    v, w = _plain(value, wide, L * Hkv, Tk, value.shape[-1]), _plain(weight, wide, -1, H)
     reach = _reach(masked, (L, Hq, Tq, Tk), Hkv, group, wide)
-    return Problem(q, k, v, w, reach, _pack(q, k, v, w))
+    return Problem(q, k, v, w, reach, None if group * Tq < _FEW else _pack(q, k, v, w))
+
+
+def _plain(tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tensor:
+    tensor = tensor.detach()
+    if tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
+    return tensor.contiguous().view(shape)
 
 
 def _reach(masked: Masked, shape: tuple[int, int, int, int], Hkv: int, group: int, dtype: torch.dtype) -> Reach:
     L, _, Tq, Tk = shape
-    given = masked.keep if masked.keep is not None else _EMPTY[torch.bool][None]
-    keep = given.detach().contiguous().view(torch.uint8).numpy()
-    kept, holes = rows.bounds(keep)
+    keep, kept, holes = _NO_KEEP, _ALL_KEPT, False
+    if masked.keep is not None:
+        keep = masked.keep.detach().contiguous().view(torch.uint8).numpy()
+        kept, holes = rows.bounds(keep)
     sharing = L * Hkv // max(1, keep.shape[0])
-    table, table_strides = _storage(masked.table, shape, torch.bool)
+    table, table_strides = _storage(masked.table, shape, torch.uint8)
     bias, bias_strides = _storage(masked.bias, shape, dtype)
     return Reach(
         masked.low, masked.high, Tq, Tk, Hkv, group, max(sharing, 1), kept, masked.keep is not None, keep, holes,
-        table.view(np.uint8), table_strides, masked.table is not None, bias, bias_strides, masked.bias is not None,
+        table, table_strides, masked.table is not None, bias, bias_strides, masked.bias is not None,
     )  # fmt: skip
 
 
-_EMPTY = {dtype: torch.zeros(1, dtype=dtype) for dtype in (torch.bool, torch.float32, torch.float64)}
+_NO_KEEP, _ALL_KEPT = np.zeros((1, 1), np.uint8), np.zeros((1, 2), np.int64)
+_EMPTY = {torch.uint8: _NO_KEEP[0], torch.float32: np.zeros(1, np.float32), torch.float64: np.zeros(1)}
 
 
 def _storage(tensor: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Any, Any]:
     """The numbers of a tensor as they lie in memory, and the strides with which it broadcasts to the shape."""
     if tensor is None or not tensor.numel():
-        return _EMPTY[dtype].numpy(), _NOTHING
-    tensor = tensor.detach().to(dtype)
+        return _EMPTY[dtype], _NOTHING
+    tensor = tensor.detach()
+    tensor = tensor.view(dtype) if tensor.dtype == torch.bool else tensor.to(dtype)
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.as_strided((extent,), (1,)).numpy(), np.array(tensor.expand(shape).stride())
 
 
 def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
     """Exponentials for the packed loops; None where these do not pay, or where a range or value forbids them."""
-    N, R, H = q.shape
-    if R < _FEW or not k.numel() or not np.isfinite(packed.extremes(v.view(-1, v.shape[-1]).numpy())).all():
+    N, H = k.shape[0], k.shape[2]
+    if not k.numel() or not np.isfinite(packed.extremes(v.view(-1, v.shape[-1]).numpy())).all():
         return None
     inverse, shift = torch.empty_like(w).numpy(), np.zeros(H)
     of_q, of_k = (packed.extremes(x.view(-1, H).numpy()) for x in (q, k))
@@ -168,14 +177,24 @@ def size(block: Block) -> int:
 
 def weigh(problem: Problem, block: Block, out: Any, logsumexp: Any, drop: Drop) -> None:
     """The weights of a block into ``out``, flat, after dropout, and the logsumexp of its rows (N, R)."""
-    pairs, H = block.heads * block.rows * block.width, problem.query.shape[-1]
     if problem.packed is None:
-        q, k, w = problem.query.numpy(), problem.key.numpy(), problem.weight.numpy()
-        direct.scores(pairs * H * _DIRECT_TERM, q, k, w, out, block, problem.reach)
-    else:
-        packed.scores(pairs * H * _PACKED_TERM, *problem.packed, out, block, problem.reach)
-    bits = out.view(np.int32 if out.itemsize == 4 else np.int64)
-    rows.weigh(pairs * _WEIGHT, out, bits, logsumexp, block, problem.reach, drop)
+        _attend(problem, block, out, logsumexp, problem.query.new_empty(*problem.query.shape[:2], 0), drop)
+        return
+    pairs = block.heads * block.rows * block.width
+    packed.scores(pairs * problem.query.shape[-1] * _PACKED_TERM, *problem.packed, out, block, problem.reach)
+    rows.weigh(pairs * _WEIGHT, out, _bits(out), logsumexp, block, problem.reach, drop)
+
+
+def _attend(problem: Problem, block: Block, weights: Any, logsumexp: Any, output: Tensor, drop: Drop) -> None:
+    """`numba_direct.attend`, with as many features of the values as the output has."""
+    q, k, v, w = problem.query, problem.key, problem.value[..., : output.shape[2]].contiguous(), problem.weight
+    inputs, outputs = [x.numpy() for x in (q, k, v, w)], (_bits(weights), logsumexp, output.numpy())
+    work = block.heads * block.rows * block.width * (q.shape[2] * _DIRECT_TERM + output.shape[2] * 0.1)
+    direct.attend(work, *inputs, weights, *outputs, block, problem.reach, drop)
+
+
+def _bits(numbers: Any) -> Any:
+    return numbers.view(np.int32 if numbers.itemsize == 4 else np.int64)
 
 
 def dropout(probability: float, seed: Tensor | None) -> Drop:
@@ -192,13 +211,12 @@ def forward(problem: Problem, drop: Drop, save: bool) -> tuple[Tensor, Tensor]:
     buffer, logsumexp = value.new_empty(0), value.new_empty(problem.query.shape[:2]).numpy()
     for block in blocks(problem, whole=save):
         buffer = _room(buffer, block)
-        weigh(problem, block, buffer.numpy(), logsumexp, drop)
         if problem.packed is None:
-            work = block.heads * block.rows * block.width * value.shape[-1] * 0.1
-            direct.mix(work, buffer.numpy(), value.numpy(), output.numpy(), block)
-        else:
-            heads, keys, some = _slices(block, value)
-            torch.bmm(shaped(buffer, block, value.shape[1]), value[heads, keys], out=output[heads, some])
+            _attend(problem, block, buffer.numpy(), logsumexp, output, drop)
+            continue
+        weigh(problem, block, buffer.numpy(), logsumexp, drop)
+        heads, keys, some = _slices(block, value)
+        torch.bmm(shaped(buffer, block, value.shape[1]), value[heads, keys], out=output[heads, some])
     return output, buffer if save else value.new_empty(0)
 
 
@@ -252,7 +270,7 @@ def _pull(
     """Add what the rows of a block bring to all gradients; ``pulls`` becomes that of their scores."""
     q, k, v = problem.query, problem.key, problem.value
     work = block.heads * block.rows * block.width * q.shape[-1]
-    sums = [x.numpy() for x in found[:4] if x is not None]
+    sums = [x.numpy() for x in (found.query, found.key, found.value, found.weight)]
     if problem.packed is None:
         inputs = [x.numpy() for x in (q, k, v, problem.weight, weights, pulls, of_output)]
         direct.gradients(work * 1.5 * _DIRECT_TERM, *inputs, *sums, block, drop)
