@@ -1,0 +1,460 @@
+"""Positions within attention: each against its formula written out in float64; only differences of places count."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+
+from regard.errors import ArgumentError
+from regard.positions import (
+    ALiBi,
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    Relative,
+    Rotary,
+    Scaling,
+    Shaw,
+    T5Bias,
+    YarnScaling,
+)
+from regard.positions._places import frequencies
+
+HEADS, DIM = 3, 10
+KINDS = {
+    "rotary": lambda: Rotary(DIM),
+    "interleaved": lambda: Rotary(DIM, interleaved=True, base=500.0),
+    "partial": lambda: Rotary(DIM, features=4),
+    "yarn": lambda: Rotary(DIM, scaling=YarnScaling(4.0, original_length=64)),
+    "alibi": lambda: ALiBi(HEADS),
+    "t5": lambda: T5Bias(HEADS, buckets=14, max_distance=19),
+    "t5-causal": lambda: T5Bias(HEADS, buckets=7, max_distance=11, bidirectional=False),
+    "shaw": lambda: Shaw(DIM, 2),
+    "shaw-keys": lambda: Shaw(DIM, 3, values=False),
+    "none": Relative,
+}
+every = pytest.mark.parametrize("kind", KINDS)
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Attend(nn.Module):
+    """Attention in its plainest form, with an encoding at the three points where one may act."""
+
+    def __init__(self, positions: Relative) -> None:
+        super().__init__()
+        self.positions = positions
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, query_places: Tensor, key_places: Tensor) -> Tensor:
+        turned, keys = self.positions.rotate(query, query_places), self.positions.rotate(key, key_places)
+        scores = turned @ keys.mT / query.shape[-1] ** 0.5
+        bias = self.positions.bias(query, query_places, key_places)
+        weights = (scores if bias is None else scores + bias).softmax(-1)
+        output = weights @ value
+        if self.positions.needs_weights:
+            output = output + self.positions.of_weights(weights, query_places, key_places)
+        return output
+
+
+# --- the formulas, written out: one sequence, float64, no tricks
+
+
+def turn(x: Tensor, places: Tensor, rotary: Rotary) -> Tensor:
+    """Each pair of features as a complex number, times e^(i · place · ω)."""
+    n, speeds = rotary.features, slowed(rotary)
+    columns = torch.arange(n).view(n // 2, 2) if rotary.interleaved else torch.arange(n).view(2, n // 2).mT
+    numbers = torch.complex(*x[..., columns].unbind(-1))
+    angles = torch.tensor([[int(place) * speed for speed in speeds] for place in places], dtype=torch.float64)
+    strength = 0.1 * math.log(rotary.scaling.factor) + 1 if isinstance(rotary.scaling, YarnScaling) else 1.0
+    numbers = torch.view_as_real(numbers * torch.polar(torch.full_like(angles, strength), angles))
+    return x.scatter(-1, columns.flatten().expand(*x.shape[:-1], n), numbers.flatten(-2))
+
+
+def slowed(rotary: Rotary) -> list[float]:
+    plain = [rotary.base ** (-2 * j / rotary.features) for j in range(rotary.features // 2)]
+    if rotary.scaling is None:
+        return plain
+    assert rotary.scaling == YarnScaling(4.0, original_length=64)  # at 5 pairs: −0.62, from 0; 1.26, up to 2
+    return [speed * (1 - min(j / 2, 1)) + speed / 4 * min(j / 2, 1) for j, speed in enumerate(plain)]
+
+
+def slopes(heads: int) -> list[float]:
+    if heads & (heads - 1) == 0:
+        return [2 ** (-8 * head / heads) for head in range(1, heads + 1)]
+    lower = 2 ** int(math.log2(heads))
+    return slopes(lower) + slopes(2 * lower)[::2][: heads - lower]
+
+
+def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
+    if bidirectional:
+        side = buckets // 2
+        return bucket(-abs(distance), side, max_distance, False) + (side if distance > 0 else 0)
+    far, exact = max(-distance, 0), buckets // 2
+    if far < exact:
+        return far
+    turns = math.log(far / exact) / math.log(max_distance / exact) * (buckets - exact)
+    return min(exact + math.floor(turns + 1e-9), buckets - 1)
+
+
+def plain(positions: Relative, query: Tensor, key: Tensor, value: Tensor, at: Tensor, to: Tensor) -> Tensor:
+    """(H, T, d): attention with the encoding's formula, as its paper has it."""
+    if isinstance(positions, Rotary):
+        query, key = turn(query, at, positions), turn(key, to, positions)
+    apart = [[int(j) - int(i) for j in to] for i in at]
+    keys = key[:, None].expand(-1, len(at), -1, -1)
+    values = value[:, None].expand(-1, len(at), -1, -1)
+    bias = torch.zeros(1, dtype=torch.float64)
+    if isinstance(positions, ALiBi):
+        bias = -torch.tensor([[[m * abs(r) for r in row] for row in apart] for m in slopes(HEADS)]).double()
+    if isinstance(positions, T5Bias):
+        sizes = (positions.weight.shape[0], positions.max_distance, positions.bidirectional)
+        numbers = torch.tensor([[bucket(r, *sizes) for r in row] for row in apart])
+        bias = positions.weight.double()[numbers].permute(2, 0, 1)
+    if isinstance(positions, Shaw):
+        k = positions.max_distance
+        rows = torch.tensor([[max(-k, min(k, r)) + k for r in row] for row in apart])
+        keys = keys + positions.keys.double()[rows]
+        if positions.values is not None:
+            values = values + positions.values.double()[rows]
+    weights = (torch.einsum("hid,hijd->hij", query, keys) / query.shape[-1] ** 0.5 + bias).softmax(-1)
+    return torch.einsum("hij,hijd->hid", weights, values)
+
+
+# --- what an example is made of
+
+
+@dataclass
+class Case:
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    query_places: Tensor
+    key_places: Tensor
+
+    @property
+    def places(self) -> tuple[Tensor, Tensor]:
+        return self.query_places, self.key_places
+
+    @property
+    def all(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value, *self.places
+
+    def row(self, number: int) -> tuple[Tensor, ...]:
+        """What belongs to one sequence alone."""
+        at, to = (places[number] if places.dim() == 2 else places for places in self.places)
+        return self.query[number], self.key[number], self.value[number], at, to
+
+
+def make_case(seed: int = 0, batch: bool = True, sizes: tuple[int, int, int] = (2, 5, 7), far: int = 40) -> Case:
+    generator = torch.Generator().manual_seed(seed)
+    B, Tq, Tk = sizes
+
+    def numbers(length: int) -> Tensor:
+        return torch.randn(B, HEADS, length, DIM, generator=generator, dtype=torch.float64)
+
+    def places(length: int) -> Tensor:
+        return torch.randint(0, far, (B, length) if batch else (length,), generator=generator)
+
+    return Case(numbers(Tq), numbers(Tk), numbers(Tk), places(Tq), places(Tk))
+
+
+cases = st.builds(
+    make_case, st.integers(0, 999), st.booleans(), st.sampled_from([(2, 5, 7), (3, 1, 11), (1, 13, 1)]), st.just(40)
+)
+kinds = st.sampled_from(list(KINDS))
+
+
+@given(kinds, cases)
+def test_output_and_gradients_are_those_of_the_formula(kind: str, case: Case) -> None:
+    torch.manual_seed(0)
+    layer = Attend(KINDS[kind]()).double()
+    inputs = [x.requires_grad_() for x in (case.query, case.key, case.value, *layer.parameters())]
+    output = layer(*case.all)
+    expected = torch.stack([plain(layer.positions, *case.row(b)) for b in range(len(case.query))])
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-6)  # the tables of rotary are float32
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = torch.autograd.grad(output, inputs, weights, materialize_grads=True)
+    for gradient, other in zip(
+        found, torch.autograd.grad(expected, inputs, weights, materialize_grads=True), strict=True
+    ):
+        torch.testing.assert_close(gradient, other, rtol=0, atol=1e-5)
+
+
+@given(kinds, cases, st.integers(-50_000, 50_000))
+def test_only_differences_of_places_count(kind: str, case: Case, shift: int) -> None:
+    torch.manual_seed(0)
+    layer = Attend(KINDS[kind]())
+    inputs = [x.float() for x in (case.query, case.key, case.value)]
+    here, there = layer(*inputs, *case.places), layer(*inputs, *(places + shift for places in case.places))
+    if isinstance(layer.positions, Rotary):
+        torch.testing.assert_close(there, here, rtol=0, atol=5e-6)
+    else:
+        assert torch.equal(there, here)
+
+
+@every
+def test_distances_do_count(kind: str) -> None:
+    case, layer = make_case(), Attend(KINDS[kind]()).double()
+    moved = layer(*case.all[:3], case.query_places + 1, case.key_places)
+    assert torch.equal(moved, layer(*case.all)) is (kind == "none")
+
+
+@given(st.sampled_from(["rotary", "interleaved", "partial", "yarn"]), cases)
+def test_rotary_keeps_norms(kind: str, case: Case) -> None:
+    rotary = KINDS[kind]()
+    turned = rotary.rotate(case.query, case.query_places * 1000)
+    expected = case.query.norm(dim=-1) * (rotary.scaling.magnitude if rotary.scaling else 1.0)
+    torch.testing.assert_close(turned.norm(dim=-1), expected, rtol=1e-6, atol=0)
+
+
+@every
+def test_a_query_alone_or_none_and_no_keys(kind: str) -> None:
+    positions = KINDS[kind]()
+    case = make_case(batch=False)
+    bias = positions.bias(case.query, *case.places)
+    alone = positions.bias(case.query[0], *case.places)
+    if bias is None:
+        assert alone is None
+    else:
+        assert bias.shape == (2 if kind.startswith("shaw") else 1, HEADS, 5, 7)
+        torch.testing.assert_close(alone, bias[0])
+        assert positions.bias(case.query[:, :, :0], case.query_places[:0], case.key_places).shape[-2:] == (0, 7)
+        assert positions.bias(case.query, case.query_places, case.key_places[:0]).shape[-2:] == (5, 0)
+    torch.testing.assert_close(
+        positions.rotate(case.query[0], case.query_places), positions.rotate(case.query, case.query_places)[0]
+    )
+    assert positions.rotate(case.query[:, :, :0], case.query_places[:0]).shape == (2, HEADS, 0, DIM)
+
+
+@every
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_is_rounded_once(kind: str, dtype: torch.dtype) -> None:
+    positions, case = KINDS[kind]().to(dtype), make_case(far=3000)
+    query = case.query.to(dtype)
+    exact = copy.deepcopy(positions).double()
+    eps = torch.finfo(dtype).eps
+    turned = positions.rotate(query, case.query_places)
+    assert turned.dtype == dtype
+    expected = exact.rotate(query.double(), case.query_places)
+    torch.testing.assert_close(turned.double(), expected, rtol=0.51 * eps, atol=1e-6)
+    bias = positions.bias(query, *case.places)
+    if bias is not None:
+        assert bias.dtype == dtype
+        expected = exact.bias(query.double(), *case.places)
+        # The product of d numbers is torch's, in the given dtype.
+        margin = (
+            {"rtol": 2 * eps, "atol": 2 * eps} if isinstance(positions, Shaw) else {"rtol": 0.51 * eps, "atol": 1e-6}
+        )
+        torch.testing.assert_close(bias.double(), expected, **margin)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_does_not_add_in_half(dtype: torch.dtype) -> None:
+    keys = 3001
+    at, to = torch.tensor([0]), torch.arange(keys)
+    shaw = Shaw(2, 1)
+    nn.init.ones_(shaw.values)
+    shaw = shaw.to(dtype)
+    weights = torch.full((1, 1, keys), 1 / keys, dtype=dtype).requires_grad_()
+    added = shaw.of_weights(weights, at, to)
+    assert added.dtype == dtype
+    torch.testing.assert_close(added.float(), torch.ones(1, 1, 2), rtol=0, atol=0.01)
+    t5 = T5Bias(1).to(dtype)
+    t5.bias(torch.zeros(1, 1, 2, dtype=dtype), at, to).sum().backward()
+    assert t5.weight.grad.sum().item() == pytest.approx(keys, rel=0.01)
+    query = torch.ones(1, 1, 2, dtype=dtype, requires_grad=True)
+    nn.init.ones_(shaw.keys)
+    shaw.bias(query, at, to).sum().backward()
+    assert query.grad[0, 0, 0].item() == pytest.approx(keys / 2**0.5, rel=0.01)
+
+
+def test_a_half_model_keeps_its_tables() -> None:
+    case = make_case(far=5000)
+    for make in (KINDS["rotary"], KINDS["yarn"], KINDS["alibi"]):
+        there_and_back = make().bfloat16().float()
+        assert torch.equal(
+            there_and_back.rotate(case.query, case.query_places), make().rotate(case.query, case.query_places)
+        )
+        ours, theirs = (x.bias(case.query, *case.places) for x in (there_and_back, make()))
+        assert ours is theirs or torch.equal(ours, theirs)
+    distances = torch.arange(-200, 200)
+    assert torch.equal(T5Bias(2).bfloat16().bucket(distances), T5Bias(2).bucket(distances))
+
+
+def test_angles_are_right_far_out() -> None:
+    place = 100_003
+    turned = Rotary(4).rotate(torch.tensor([[[1.0, 1.0, 0.0, 0.0]]]), torch.tensor([place]))
+    slow = place / 100
+    expected = [math.cos(place), math.cos(slow), math.sin(place), math.sin(slow)]
+    assert turned.flatten().tolist() == pytest.approx(expected, abs=1e-7)
+
+
+def test_what_is_saved() -> None:
+    saved = {kind: list(make().state_dict()) for kind, make in KINDS.items()}
+    assert saved.pop("t5") == saved.pop("t5-causal") == ["weight"]
+    assert saved.pop("shaw") == ["keys", "values"]
+    assert saved.pop("shaw-keys") == ["keys"]
+    assert not any(saved.values())
+
+
+@pytest.mark.parametrize("kind", ["t5", "shaw"])
+def test_a_reset_draws_anew(kind: str) -> None:
+    positions = KINDS[kind]()
+    before = copy.deepcopy(positions.state_dict())
+    positions.reset_parameters()
+    assert all(not torch.equal(before[name], now) for name, now in positions.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["rotary", "interleaved", "t5", "shaw"])
+def test_derivatives_of_both_orders(kind: str) -> None:
+    case = make_case(sizes=(1, 2, 3))
+    layer = Attend(KINDS[kind]()).double()
+    names = [name for name, _ in layer.named_parameters()]
+
+    def function(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor) -> Tensor:
+        state = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(layer, state, (query, key, value, *case.places))
+
+    inputs = tuple(x.detach().requires_grad_() for x in (*case.all[:3], *layer.parameters()))
+    assert gradcheck(function, inputs, fast_mode=True)
+    assert gradgradcheck(function, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("kind", ["yarn", "alibi", "t5", "shaw"])
+def test_compiled_and_exported_for_any_size(kind: str, batch: bool) -> None:
+    layer = Attend(KINDS[kind]()).double()
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=True)
+    first = make_case(0, batch)
+    sizes = [{0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO}] * 3
+    sizes += [{0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO} if batch else {0: torch.export.Dim.AUTO}] * 2
+    exported = torch.export.export(layer, first.all, dynamic_shapes=tuple(sizes), strict=False).module()
+    for case in (first, make_case(1, batch, (3, 11, 13))):
+        expected = layer(*case.all)
+        torch.testing.assert_close(compiled(*case.all), expected)
+        torch.testing.assert_close(exported(*case.all), expected)
+
+
+# --- the single encodings
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 8, 12, 13, 16])
+def test_slopes_of_any_number_of_heads(heads: int) -> None:
+    found = ALiBi(heads).slopes(torch.float64)
+    assert found.tolist() == pytest.approx(slopes(heads), rel=1e-12)
+
+
+def test_the_slopes_that_the_paper_names() -> None:
+    assert ALiBi(8).slopes().tolist() == [2.0**-h for h in range(1, 9)]
+    assert ALiBi(16).slopes()[:2].tolist() == pytest.approx([2**-0.5, 2**-1])
+
+
+@pytest.mark.parametrize("buckets", [4, 6, 32, 66])
+@pytest.mark.parametrize("max_distance", [20, 64, 128, 1000])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_buckets_of_every_distance(buckets: int, max_distance: int, bidirectional: bool) -> None:
+    if max_distance <= buckets // (4 if bidirectional else 2):
+        return
+    positions = T5Bias(1, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
+    distances = range(-max_distance - 50, max_distance + 51)
+    expected = [bucket(distance, buckets, max_distance, bidirectional) for distance in distances]
+    assert positions.bucket(torch.tensor(list(distances))).tolist() == expected
+    assert max(expected) == buckets - 1
+
+
+def test_scalings_at_their_ends() -> None:
+    speeds = frequencies(64, 10000.0, torch.device("cpu"))
+    for scaling in (NTKScaling(8.0), YarnScaling(8.0, original_length=4096), Llama3Scaling(original_length=1024)):
+        slowed_by = speeds / scaling.frequencies(speeds, 10000.0)
+        assert slowed_by[0].item() == pytest.approx(1.0)
+        assert slowed_by[-1].item() == pytest.approx(8.0)
+        assert (slowed_by.diff() >= -1e-9).all()
+    assert torch.equal(LinearScaling(8.0).frequencies(speeds, 10000.0), speeds / 8)
+    for scaling in (LinearScaling(1.0), NTKScaling(1.0), YarnScaling(1.0, original_length=64), Llama3Scaling(1.0)):
+        torch.testing.assert_close(scaling.frequencies(speeds, 10000.0), speeds)
+        assert scaling.magnitude == 1.0
+    assert NTKScaling(8.0).frequencies(speeds[:1], 10000.0) == 1  # one pair alone
+
+
+def test_a_stretched_model_meets_places_it_knows() -> None:
+    x = torch.randn(1, 7, 8)
+    near, far = torch.arange(7), 4 * torch.arange(7)
+    torch.testing.assert_close(Rotary(8, scaling=LinearScaling(4.0)).rotate(x, far), Rotary(8).rotate(x, near))
+
+
+# --- errors and names
+
+at = torch.arange(5)
+x = torch.zeros(2, 3, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Rotary(8, features=3), "features must be even and 2 or more, got 3"),
+        (lambda: Rotary(0), "head_dim must be even and 2 or more, got 0"),
+        (lambda: Rotary(8, features=10), "up to head_dim=8 features, got features=10"),
+        (lambda: Rotary(8, base=1.0), "above 1, got 1.0"),
+        (lambda: Rotary(8).rotate(x, at), r"expect heads \(\.\.\., H, T, 8\), got shape \(2, 3, 5, 4\)"),
+        (lambda: Rotary(4).rotate(x[0, 0], at), r"got shape \(5, 4\)"),
+        (lambda: Rotary(4).rotate(x, at[1:]), r"shape \(5,\) or \(2, 5\).*got torch.int64 of shape \(4,\)"),
+        (lambda: Rotary(4).rotate(x, at.float()), "must be integers.*got torch.float32"),
+        (lambda: Rotary(4).rotate(x, at.expand(3, 5)), r"got torch.int64 of shape \(3, 5\)"),
+        (lambda: Rotary(4).rotate(x[0], at.expand(3, 5)), r"shape \(5,\), one for each token"),
+        (lambda: ALiBi(0), "num_heads >= 1, got 0"),
+        (lambda: ALiBi(4).bias(x, at, at), r"ALiBi has 4 heads, but the query is \(2, 3, 5, 4\)"),
+        (lambda: ALiBi(3).bias(x, at[1:], at), "query_places must be integers"),
+        (lambda: T5Bias(0), "num_heads >= 1, got 0"),
+        (lambda: T5Bias(2, buckets=5), "an even number of buckets, 4 or more, got 5"),
+        (lambda: T5Bias(2, buckets=2), "4 or more, got 2"),
+        (lambda: T5Bias(2, buckets=1, bidirectional=False), "2 buckets or more, got 1"),
+        (lambda: T5Bias(2, max_distance=8), "max_distance > 8.*got 8"),
+        (lambda: T5Bias(2).bias(x, at, at), "T5Bias has 2 heads"),
+        (lambda: Shaw(0, 3), "of 1 or more, got 0 and 3"),
+        (lambda: Shaw(4, 0), "of 1 or more, got 4 and 0"),
+        (lambda: Shaw(5, 2).bias(x, at, at), r"head_dim=5 expects \(\.\.\., H, Tq, 5\), got \(2, 3, 5, 4\)"),
+        (lambda: Shaw(4, 2).of_weights(x, at, at), "key_places must be integers of shape"),
+        (lambda: LinearScaling(0.5), "factor of 1 or more, got 0.5"),
+        (lambda: LinearScaling(math.nan), "factor of 1 or more, got nan"),
+        (lambda: YarnScaling(2.0, original_length=0), "original_length is the length .* got 0"),
+        (lambda: YarnScaling(2.0, original_length=9, beta_fast=1.0), "beta_slow < beta_fast, got 1.0 and 1.0"),
+        (lambda: Llama3Scaling(original_length=-1), "original_length is the length .* got -1"),
+        (lambda: Llama3Scaling(low_freq_factor=4.0), "low_freq_factor < high_freq_factor, got 4.0 and 4.0"),
+    ],
+)
+def test_errors_are_one_line_that_says_what_to_do(call, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_what_an_encoding_of_ones_own_must_define() -> None:
+    with pytest.raises(NotImplementedError, match="ALiBi adds nothing to the output"):
+        ALiBi(3).of_weights(x, at, at)
+    with pytest.raises(NotImplementedError, match="Shaw adds nothing to the output"):
+        Shaw(4, 2, values=False).of_weights(x, at, at)
+    with pytest.raises(NotImplementedError, match="Scaling must say"):
+        Scaling(2.0).frequencies(at, 10.0)
+
+
+def test_what_a_layer_prints() -> None:
+    assert repr(Rotary(8, features=4)) == "Rotary(8, base=10000.0, scaling=None, interleaved=False, features=4)"
+    assert "scaling=LinearScaling(factor=2.0), interleaved=True)" in repr(
+        Rotary(8, scaling=LinearScaling(2.0), interleaved=True)
+    )
+    assert repr(ALiBi(3)) == "ALiBi(3)"
+    assert repr(T5Bias(3)) == "T5Bias(3, buckets=32, max_distance=128, bidirectional=True)"
+    assert repr(Shaw(4, 2, values=False)) == "Shaw(4, 2, values=False)"
