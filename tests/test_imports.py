@@ -43,6 +43,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "attention",
         "causal",
+        "convert",
         "dense",
         "errors",
         "explain_impl",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         padding,
         window,
     )
+    from regard.nn._torch import convert
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "attention",
     "causal",
+    "convert",
     "dense",
     "errors",
     "explain_impl",
@@ -58,7 +60,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"regard.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    globals()[name] = found = getattr(importlib.import_module("regard.functional"), name)
+    home = "regard.nn._torch" if name == "convert" else "regard.functional"
+    globals()[name] = found = getattr(importlib.import_module(home), name)
     return found
 
 

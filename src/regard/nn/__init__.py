@@ -12,6 +12,7 @@ from regard.nn._cache import KeyValueCache
 from regard.nn._decoder import BahdanauAttention, LuongAttention
 from regard.nn._multi_head import MultiHeadAttention
 from regard.nn._single_head import CrossAttention, SelfAttention
+from regard.nn._torch import TorchMultiheadAttention
 from regard.nn._transformer import DecoderObservation, DecoderState, TransformerDecoder, TransformerEncoder
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "LuongAttention",
     "MultiHeadAttention",
     "SelfAttention",
+    "TorchMultiheadAttention",
     "TransformerDecoder",
     "TransformerEncoder",
 ]
