@@ -61,7 +61,9 @@ def test_help_of_train_groups_its_options(regard: Command) -> None:
     assert first == {
         "Data": ["DATA", "--dev"],
         "Run": ["--out", "--resume"],
-        "Model": ["--score", "--input-feeding"],
+        "Model": ["--model", "--layers"],
+        "Recurrent": ["--score", "--input-feeding"],
+        "Transformer": ["--dim", "--heads"],
         "Training": ["--lr", "--warmup"],
         "Options": ["-h,"],
     }

@@ -59,7 +59,7 @@ def boxes(ax: Axes, axis: str) -> list[Bbox]:
 
 
 def test_public_names() -> None:
-    assert look.__all__ == ["Alignment", "alignment", "alignments", "position_encoding", "save"]
+    assert look.__all__ == ["Alignment", "alignment", "alignments", "grid", "position_encoding", "save"]
 
 
 # --- what is drawn

@@ -21,19 +21,25 @@ def look(
     beam: Beam = 5,
     n_best: NBest = 1,
     length_penalty: LengthPenalty = 0.0,
+    heads: Annotated[
+        bool, Option("--heads", help="a map for each layer and head of a transformer; left out: their mean")
+    ] = False,
 ) -> None:
     """Draw what a model attends to.
 
     Answers each TEXT, and draws which units of it each unit of the answer attended to.
     """
-    from regard.look import alignments, save
-    from regard.look.answers import pictures
+    from regard.look import alignments, grid, save
+    from regard.look.answers import grids, pictures
+    from regard.models import RecurrentConfig
     from regard.training.run import Run, Search
 
     search = Search(beam, n_best, length_penalty, weights=True)
     model = Run.load(run)
-    if model.model.attention is None:
+    if not model.model.config.attends:
         raise ArgumentError(f"{run}: this model has no attention to look at; train one without --score none")
+    if heads and isinstance(model.model.config, RecurrentConfig):
+        raise ArgumentError(f"{run}: this model has one attention, with one head; leave --heads away")
     for text in texts:
         if not model.source_units.split(text):
             raise ArgumentError(f"expected texts with at least one unit (in {model.source_units}), got {text!r}")
@@ -45,5 +51,5 @@ def look(
             print(f"{text}\t{prediction.text}")
     tally.say(model.max_length)
     path = out or run / "look.png"
-    save(alignments(pictures(model, answers)), path)
+    save(grid(grids(answers)) if heads else alignments(pictures(model, answers)), path)
     print(path)

@@ -19,16 +19,24 @@ from regard.training.wording import count
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.models import RecurrentConfig
+    from regard.models import Config
     from regard.training.data import Pairs
     from regard.training.module import Recipe
     from regard.training.run import Run
 
 _MANY = 50_000  # pairs that two minutes do not wear out: there dropout takes more than it gives
+_LEFT_OUT: dict[str, dict[str, Any]] = {  # what options are when left out; dropout with few pairs and with many
+    "recurrent": {"layers": 1, "dropout": (0.3, 0.0), "lr": 3e-3, "warmup": 200},
+    "transformer": {"layers": 3, "dropout": (0.2, 0.1), "lr": 2e-3, "warmup": 400},
+}
+_OF_MODEL = {  # options that have no effect with another model
+    "recurrent": {"score", "input_feeding", "cell", "embed_dim", "hidden_dim"},
+    "transformer": {"dim", "heads", "feedforward", "positions"},
+}
 _ABOUT_DATA = {"dev", "test", "source_units", "target_units", "max_length"}  # options that nothing but DATA needs
 _FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
-_data, _run, _model, _training = (
-    partial(Option, rich_help_panel=panel) for panel in ("Data", "Run", "Model", "Training")
+_data, _run, _model, _recurrent, _transformer, _training = (
+    partial(Option, rich_help_panel=panel) for panel in ("Data", "Run", "Model", "Recurrent", "Transformer", "Training")
 )
 
 
@@ -66,26 +74,47 @@ def train(
     ] = None,
     epochs: Annotated[int | None, _run(metavar="N", help="how often to read the data, in place of --minutes")] = None,
     seed: Annotated[int, _run(metavar="N", help="of everything random")] = 0,
+    model: Annotated[
+        Literal["recurrent", "transformer"], _model(metavar="NAME", help="recurrent or transformer")
+    ] = "recurrent",
+    layers: Annotated[
+        int | None,
+        _model(metavar="N", help="of the encoder, 1; of a transformer's encoder and decoder, 3"),
+    ] = None,
+    dropout: Annotated[
+        float | None,
+        _model(
+            metavar="X",
+            help="share of units dropped in training; left out: 0.3, with 50,000 pairs or more none; "
+            "of a transformer 0.2 and 0.1",
+        ),
+    ] = None,
     score: Annotated[
         Literal["additive", "dot", "scaled_dot", "general", "none"],
-        _model(metavar="NAME", help="additive, dot, scaled_dot, general, or none (no attention)"),
+        _recurrent(metavar="NAME", help="additive, dot, scaled_dot, general, or none (no attention)"),
     ] = "additive",
     input_feeding: Annotated[
         bool,
-        _model(
+        _recurrent(
             show_default=False, help="let the context enter the recurrence (Bahdanau; so by default) or not (Luong)"
         ),
     ] = True,
-    cell: Annotated[Literal["gru", "lstm"], _model(metavar="NAME", help="the recurrence, gru or lstm")] = "gru",
-    embed_dim: Annotated[int, _model(metavar="N", help="size of the embeddings")] = 128,
-    hidden_dim: Annotated[int, _model(metavar="N", help="size of the states, an even number")] = 256,
-    layers: Annotated[int, _model(metavar="N", help="layers of the encoder")] = 1,
-    dropout: Annotated[
-        float | None,
-        _model(metavar="X", help="share of units dropped in training; left out: 0.3, with 50,000 pairs or more none"),
+    cell: Annotated[Literal["gru", "lstm"], _recurrent(metavar="NAME", help="the recurrence, gru or lstm")] = "gru",
+    embed_dim: Annotated[int, _recurrent(metavar="N", help="size of the embeddings")] = 128,
+    hidden_dim: Annotated[int, _recurrent(metavar="N", help="size of the states, an even number")] = 256,
+    dim: Annotated[int, _transformer(metavar="N", help="size of embeddings and layers")] = 128,
+    heads: Annotated[int, _transformer(metavar="N", help="attentions side by side in a layer")] = 4,
+    feedforward: Annotated[int, _transformer(metavar="N", help="size within the feed-forward layers")] = 512,
+    positions: Annotated[
+        Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"],
+        _transformer(metavar="NAME", help="sinusoidal, learned, rotary, alibi, t5 or shaw"),
+    ] = "sinusoidal",
+    lr: Annotated[
+        float | None, _training(metavar="X", help="highest learning rate; left out: 0.003, of a transformer 0.002")
     ] = None,
-    lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 3e-3,
-    warmup: Annotated[int, _training(metavar="N", help="updates until it is reached")] = 200,
+    warmup: Annotated[
+        int | None, _training(metavar="N", help="updates until it is reached; left out: 200, of a transformer 400")
+    ] = None,
     batch_tokens: Annotated[int, _training(metavar="N", help="units in a batch, both sides and padding")] = 1200,
     weight_decay: Annotated[float, _training(metavar="X", help="of AdamW")] = 0.01,
     label_smoothing: Annotated[float, _training(metavar="X", help="share of probability spread over all units")] = 0.05,
@@ -100,7 +129,6 @@ def train(
     """
     from rich.console import Console
 
-    from regard.models import RecurrentConfig
     from regard.training.module import Recipe
 
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -112,13 +140,47 @@ def train(
     units = {"source_units": source_units, "target_units": target_units, "max_length": max_length}
     if minutes is None and epochs is None:
         minutes = 2.0
+    options = {**context.params, **{k: v for k, v in _LEFT_OUT[model].items() if context.params[k] is None}}
     recipe = Recipe(
-        minutes, epochs, lr, warmup, batch_tokens, weight_decay, label_smoothing, patience=patience, seed=seed
+        minutes,
+        epochs,
+        options["lr"],
+        options["warmup"],
+        batch_tokens,
+        weight_decay,
+        label_smoothing,
+        patience=patience,
+        seed=seed,
     )
-    config = RecurrentConfig(
-        0, 0, embed_dim, hidden_dim, layers, cell, None if score == "none" else score, input_feeding
+    _train_new(_config(options), dropout, recipe, facts, units, out, console)
+
+
+def _config(options: dict[str, Any]) -> Config:
+    """The model that the options describe, its vocabularies aside."""
+    from regard.models import RecurrentConfig, TransformerConfig
+
+    layers = options["layers"]
+    if options["model"] == "transformer":
+        return TransformerConfig(
+            0,
+            0,
+            options["dim"],
+            options["heads"],
+            options["feedforward"],
+            layers,
+            layers,
+            positions=options["positions"],
+        )
+    return RecurrentConfig(
+        0,
+        0,
+        options["embed_dim"],
+        options["hidden_dim"],
+        layers,
+        options["cell"],
+        None if options["score"] == "none" else options["score"],
+        options["input_feeding"],
     )
-    _train_new(config, dropout, recipe, facts, units, out, console)
 
 
 def _check(context: Context) -> None:
@@ -135,6 +197,10 @@ def _check(context: Context) -> None:
         context.fail("--stress is for English pronunciation; leave it away, or DATA")
     if "data" not in given and given & _ABOUT_DATA:
         context.fail(f"{spelt(given & _ABOUT_DATA)}: only with DATA; English pronunciation is split and cut already")
+    model = context.params["model"]
+    for other, names in _OF_MODEL.items():
+        if other != model and given & names:
+            context.fail(f"{spelt(given & names)}: only with --model {other}, and this is {model}")
     minutes, seed = context.params["minutes"], context.params["seed"]
     if minutes is not None and not math.isfinite(minutes):
         context.fail(f"--minutes: expected a number, got {minutes}; Ctrl-C ends training at any time")
@@ -143,7 +209,7 @@ def _check(context: Context) -> None:
 
 
 def _train_new(
-    config: RecurrentConfig,
+    config: Config,
     dropout: float | None,
     recipe: Recipe,
     facts: dict[str, Any],
@@ -160,7 +226,7 @@ def _train_new(
         raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
     splits = _load(facts, units, console)
     if dropout is None:
-        dropout = 0.0 if len(splits[0]) >= _MANY else 0.3
+        dropout = _LEFT_OUT[config.kind]["dropout"][len(splits[0]) >= _MANY]
     located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
     run = prepare(splits[0], replace(config, dropout=dropout), recipe, max_length=units["max_length"], facts=located)
     run.create(directory)
@@ -255,7 +321,7 @@ def _show(
         found, wanted = answer.predictions[0].text, run.target_units.join(example.target)
         verdict = "" if found == wanted else f"   (data: {wanted})"
         console.print(f"  {set_cell_size(source, width)}  {found}{verdict}")
-    if run.model.attention is not None:
+    if run.model.config.attends:
         save(alignments(pictures(run, answers)), directory / "attention.png")
         console.print(f"what it looked at: {directory / 'attention.png'}")
     name = shlex.quote(str(directory))

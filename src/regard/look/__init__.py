@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from regard.look.plots import Alignment, alignment, alignments, position_encoding, save
+from regard.look.plots import Alignment, alignment, alignments, grid, position_encoding, save
 
-__all__ = ["Alignment", "alignment", "alignments", "position_encoding", "save"]
+__all__ = ["Alignment", "alignment", "alignments", "grid", "position_encoding", "save"]

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 from regard.look.plots import Alignment
 
 if TYPE_CHECKING:
-    from regard.training.run import Answer, Run
+    from regard.training.run import Answer, Prediction, Run
 
-__all__ = ["pictures"]
+__all__ = ["grids", "pictures"]
 
 
 def pictures(run: Run, answers: Iterable[Answer]) -> list[Alignment]:
-    """One picture for each prediction that comes with weights; the step that ends it is its last row."""
+    """One picture for each prediction that comes with weights; the step that ends it is its last row.
+
+    Where there are several layers and heads it shows their mean.
+    """
     return [
         Alignment(
-            prediction.weights,
-            [*prediction.units, *(["<eos>"] if prediction.finished else [])],
+            prediction.weights if prediction.weights.dim() == 2 else prediction.weights.mean((0, 1)),
+            _rows(prediction),
             answer.units,
             run.source_units.join(answer.units),
         )
@@ -26,3 +29,21 @@ def pictures(run: Run, answers: Iterable[Answer]) -> list[Alignment]:
         for prediction in answer.predictions
         if prediction.weights is not None
     ]
+
+
+def grids(answers: Iterable[Answer]) -> list[list[Alignment]]:
+    """A picture for each layer and head of each prediction, one line a layer."""
+    return [
+        [
+            Alignment(weights, _rows(prediction), answer.units, f"layer {layer}, head {head}")
+            for head, weights in enumerate(heads, 1)
+        ]
+        for answer in answers
+        for prediction in answer.predictions
+        if prediction.weights is not None
+        for layer, heads in enumerate(prediction.weights, 1)
+    ]
+
+
+def _rows(prediction: Prediction) -> list[str]:
+    return [*prediction.units, *(["<eos>"] if prediction.finished else [])]

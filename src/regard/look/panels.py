@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
-__all__ = ["Panel", "draw", "label_scale", "page", "plain"]
+__all__ = ["Panel", "draw", "flow", "label_scale", "page", "plain", "small"]
 
 DPI = 150
 POINTS = 72  # an inch
 
 # Lengths in inches.
 CELLS = (0.21, 0.40)  # the side of a cell, for many units and for few
+SMALL_CELL = 0.16  # in a grid of many maps
 WIDEST_CELL = 0.54  # as far as cells widen to keep the labels above them upright
 LONGEST_SIDE = 24.0  # past it cells shrink, then labels do, then only every second, third, … is written
 MARGIN = 0.15
@@ -121,13 +122,24 @@ def _width(text: str, fonts: tuple[str, ...]) -> float:
     return figure.text(0, 0, text, fontsize=100, family=list(fonts), parse_math=False).get_window_extent().width / 100
 
 
-def page(panels: Sequence[Panel]) -> Figure:
-    """All panels on one figure, in lines as in a text, one scale of colours to the right; the first names its axes."""
+def flow(panels: Sequence[Panel]) -> list[list[Panel]]:
+    """Panels in lines as in a text; the first names its axes."""
     lines: list[list[Panel]] = [[]]
     for panel in (replace(panel, named=panel is panels[0]) for panel in panels):
         if lines[-1] and sum(p.width + GAP for p in lines[-1]) + panel.width > WIDEST_ROW:
             lines.append([])
         lines[-1].append(panel)
+    return lines
+
+
+def small(line: Sequence[Panel]) -> list[Panel]:
+    """Panels that stand in one line, in cells as large as that allows and no larger than to be compared at a glance."""
+    side = min(SMALL_CELL, (LONGEST_SIDE / len(line) - GAP) / max(len(panel.columns) for panel in line))
+    return [panel.fitted(side, side) for panel in line]
+
+
+def page(lines: Sequence[Sequence[Panel]]) -> Figure:
+    """Lines of panels on one figure, with one scale of colours to the right."""
     tops = [max(panel.top for panel in line) for line in lines]
     heights = [max(panel.size[1] for panel in line) for line in lines]
     bar_height = min(max(heights[0], BAR_HEIGHTS[0]), BAR_HEIGHTS[1])
@@ -140,7 +152,7 @@ def page(panels: Sequence[Panel]) -> Figure:
     def place(x: float, y: float, w: float, h: float) -> Axes:
         return figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height))
 
-    y, highest = MARGIN, _scale(panels)
+    y, highest = MARGIN, _scale([panel for line in lines for panel in line])
     for line, top, line_height in zip(lines, tops, heights, strict=True):
         x, y = MARGIN, y + top
         for panel in line:

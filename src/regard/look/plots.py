@@ -21,7 +21,21 @@ try:
 except ModuleNotFoundError as error:
     raise RegardError("pictures need matplotlib, which is not installed: pip install 'regard[look]'") from error
 
-from regard.look.panels import DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, Panel, draw, label_scale, page, plain
+from regard.look.panels import (
+    DPI,
+    FAINT,
+    FONT,
+    INK,
+    PAPER,
+    SMALL_FONT,
+    Panel,
+    draw,
+    flow,
+    label_scale,
+    page,
+    plain,
+    small,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -29,7 +43,7 @@ if TYPE_CHECKING:
 
     Values = Tensor | ArrayLike
 
-__all__ = ["Alignment", "alignment", "alignments", "position_encoding", "save"]
+__all__ = ["Alignment", "alignment", "alignments", "grid", "position_encoding", "save"]
 
 # From below 0 over paper to above; two neighbouring curves, a sine and its cosine, share a hue.
 DIVERGING = LinearSegmentedColormap.from_list("signed", ["#1f4e8c", "#7fb2d9", "#f6f7f8", "#eeb27a", "#b5541c"])
@@ -68,7 +82,7 @@ def alignment(
     """
     panel = _panel(Alignment(weights, rows, columns, title))
     if ax is None:
-        return page([panel]).axes[0]
+        return page([[panel]]).axes[0]
     figure = ax.get_figure(root=True)
     if figure is None:
         raise ArgumentError("alignment: expected axes of a figure, got axes that were removed from theirs")
@@ -87,7 +101,20 @@ def alignments(pictures: Iterable[Alignment]) -> Figure:
     panels = [_panel(Alignment(*picture)) for picture in pictures]
     if not panels:
         raise ArgumentError("alignments: expected at least one picture, got none")
-    return page(panels)
+    return page(flow(panels))
+
+
+def grid(lines: Iterable[Iterable[Alignment]]) -> Figure:
+    """Draw small heat maps in lines, such as one for each layer with all its heads, with one scale of colours.
+
+    >>> figure = grid([[Alignment([[1.0]], ["AH"], ["a"], f"layer {i}, head {j}") for j in (1, 2)] for i in (1, 2)])
+    >>> len(figure.axes)  # four maps and the scale
+    5
+    """
+    panels = [[_panel(Alignment(*picture)) for picture in line] for line in lines]
+    if not panels or not all(panels):
+        raise ArgumentError("grid: expected lines with at least one picture each, got none")
+    return page([small(line) for line in panels])
 
 
 def position_encoding(table: Values, *, dims: Sequence[int] | None = None) -> Figure:

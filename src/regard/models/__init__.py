@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.models.search import Hypothesis, beam_search
+from regard.models.transformer import TransformerConfig, TransformerSeq2Seq
 
 __all__ = [
-    "KINDS",
+    "CONFIGS",
     "Config",
     "Hypothesis",
     "RecurrentConfig",
     "RecurrentSeq2Seq",
     "Seq2Seq",
+    "TransformerConfig",
+    "TransformerSeq2Seq",
     "beam_search",
+    "build",
 ]
 
-Config = RecurrentConfig
-Seq2Seq = RecurrentSeq2Seq
-KINDS: dict[str, type[Seq2Seq]] = {model.config_class.kind: model for model in (RecurrentSeq2Seq,)}
+Config = RecurrentConfig | TransformerConfig
+Seq2Seq = RecurrentSeq2Seq | TransformerSeq2Seq
+CONFIGS: dict[str, type[Config]] = {config.kind: config for config in (RecurrentConfig, TransformerConfig)}
+
+
+def build(config: Config) -> Seq2Seq:
+    """A new model by its config."""
+    return RecurrentSeq2Seq(config) if isinstance(config, RecurrentConfig) else TransformerSeq2Seq(config)

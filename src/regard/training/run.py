@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard import __version__
 from regard.errors import RegardError, RunError
-from regard.models import KINDS, Seq2Seq, beam_search
+from regard.models import CONFIGS, Seq2Seq, beam_search, build
 from regard.models.pretrained import plain_weights
 from regard.training.batches import pad
 from regard.training.data import Example, Units
@@ -224,9 +224,9 @@ class Run:
 
 def _model(*, kind: str = "recurrent", **sizes: Any) -> Seq2Seq:
     """A new model by what config.json says of it; there were no kinds before there was more than one."""
-    if kind not in KINDS:
-        raise RunError(f"model: expected a kind of {', '.join(KINDS)}, got {kind!r}")
-    return KINDS[kind](KINDS[kind].config_class(**sizes))
+    if kind not in CONFIGS:
+        raise RunError(f"model: expected a kind of {', '.join(CONFIGS)}, got {kind!r}")
+    return build(CONFIGS[kind](**sizes))
 
 
 def limits(lengths: Tensor, growth: float) -> Tensor:

@@ -15,13 +15,13 @@ from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from regard.errors import RunError
-from regard.models import KINDS, Config, Seq2Seq
+from regard.models import Config, Seq2Seq, TransformerConfig, build
 from regard.training.batches import Batch, Encoded, TokenBudgetSampler, collate, encode
 from regard.training.callbacks import Bar, Best, Pace, Resume, Stop
 from regard.training.data import Example, Pairs
 from regard.training.metrics import Scores
 from regard.training.module import Recipe, Seq2SeqTraining
-from regard.training.run import Run, Search, growth
+from regard.training.run import Run, Search, growth, limits
 from regard.training.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ def prepare(train: Pairs, config: Config, recipe: Recipe, *, max_length: int, fa
     target = Vocabulary.from_units(unit for example in train.examples for unit in example.target)
     share = growth((len(a), len(b)) for a, b in train.examples)
     sizes: dict[str, Any] = {"source_size": len(source), "target_size": len(target)}
+    if isinstance(config, TransformerConfig):  # whose positions may be learned, each by itself, up to the longest
+        sizes["max_length"] = max(1 + max_length, int(limits(torch.tensor(max_length), share)))
     torch.manual_seed(recipe.seed)
-    model = KINDS[config.kind](replace(config, **sizes))
+    model = build(replace(config, **sizes))
     return Run(
         model,
         source,

@@ -1,0 +1,226 @@
+"""The transformer encoder-decoder, with any of the position encodings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from regard.errors import ArgumentError
+from regard.functional import Observation, padding
+from regard.models.checks import check_lengths
+from regard.models.pretrained import Pretrained
+from regard.models.symbols import PAD
+from regard.nn import BlockConfig, TransformerDecoder, TransformerEncoder
+from regard.positions import ALiBi, Learned, Rotary, Shaw, Sinusoidal, T5Bias
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from regard.functional import Mask, Observe
+    from regard.nn import DecoderState
+    from regard.positions import Relative
+
+__all__ = ["Positions", "TransformerConfig", "TransformerMemory", "TransformerSeq2Seq"]
+
+Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"]
+
+_POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw")
+_SHAW_DISTANCE = 16  # the clipping distance k of Shaw et al. 2018, section 4.1
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes and choices of a `TransformerSeq2Seq`; those left out are of Wu, Cotterell & Hulden 2021.
+
+    ``positions`` are added to the embeddings ("sinusoidal", "learned"), turn queries and keys ("rotary"), or act on
+    the scores of self-attention ("alibi", "t5" with one table for all layers of a side, "shaw" with values). Only
+    "learned" has a longest length, ``max_length``. ``norm_first`` normalises before each part of a block (Xiong et
+    al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
+
+    Source: Wu, Cotterell, Hulden 2021, "Applying the Transformer to Character-level Transduction", arXiv 2005.10213,
+    section 3.
+    """
+
+    kind: ClassVar = "transformer"
+    attends: ClassVar = True
+
+    source_size: int
+    target_size: int
+    dim: int = 256
+    heads: int = 4
+    feedforward: int = 1024
+    encoder_layers: int = 4
+    decoder_layers: int = 4
+    dropout: float = 0.3
+    norm_first: bool = True
+    positions: Positions = "sinusoidal"
+    max_length: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(self, name)}")
+        if self.dim % self.heads:
+            raise ArgumentError(f"heads: expected a divisor of dim ({self.dim}), got {self.heads}")
+        if self.positions == "rotary" and self.dim // self.heads % 2:
+            raise ArgumentError(
+                f"heads: expected an even dim / heads for rotary positions, which turn pairs, got {self.heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ArgumentError(f"dropout: expected a number from 0 to below 1, got {self.dropout}")
+        if self.positions not in _POSITIONS:
+            raise ArgumentError(
+                f"positions: expected one of {', '.join(map(repr, _POSITIONS))}, got {self.positions!r}"
+            )
+
+
+class TransformerMemory(NamedTuple):
+    """What the decoder reads of a batch of sources, computed once."""
+
+    states: Float[Tensor, "B Tk D"]
+    mask: Mask
+
+
+class TransformerSeq2Seq(Pretrained):
+    """An encoder and a decoder of self-attention, in which the decoder attends to the encoder in every layer.
+
+    h = Encoder(√D E_s[x] + P),  s_t = Decoder(√D E_t[y_0 … y_{t−1}] + P, h),  p_t = softmax(E_t s_t),
+
+    with P the positions where these are added. The target's embeddings E_t are the weights of the output layer as
+    well, and so without a bias (Vaswani et al. 2017, section 3.4; Press & Wolf 2017): they begin as N(0, 1/D), which
+    makes √D E of unit variance. Dropout falls on the sums of embeddings and positions, and within the blocks.
+    Rows of a batch have no influence on each other, nor has padding, which is on the right.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762, section 3.
+
+    >>> config = TransformerConfig(11, 13, dim=8, heads=2, feedforward=16, encoder_layers=1, decoder_layers=1)
+    >>> model = TransformerSeq2Seq(config)
+    >>> source, lengths = torch.tensor([[4, 5, 6], [7, 8, 0]]), torch.tensor([3, 2])
+    >>> model(source, lengths, torch.tensor([[2, 4, 5, 6], [2, 4, 0, 0]])).shape
+    torch.Size([2, 4, 13])
+    """
+
+    config_class = TransformerConfig
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = nn.Embedding(config.source_size, config.dim, padding_idx=PAD)
+        self.target_embedding = nn.Embedding(config.target_size, config.dim, padding_idx=PAD)
+        self.source_positions, self.target_positions = _added(config), _added(config)
+        self.encoder = TransformerEncoder(_block(config, bidirectional=True), config.encoder_layers)
+        self.decoder = TransformerDecoder(_block(config, bidirectional=False), config.decoder_layers)
+        self.dropout = nn.Dropout(config.dropout)
+        self.reset_embeddings()
+
+    def reset_embeddings(self) -> None:
+        """Draw the embeddings anew; those of padding are zero."""
+        for embedding in (self.source_embedding, self.target_embedding):
+            nn.init.normal_(embedding.weight, std=self.config.dim**-0.5)
+            with torch.no_grad():
+                embedding.weight[PAD].zero_()
+
+    def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> TransformerMemory:
+        """Read the sources, ``lengths`` tokens each; what lies behind is padding."""
+        check_lengths(source, lengths)
+        mask = padding(lengths=lengths)
+        embedded = self._embed(self.source_embedding, self.source_positions, source)
+        return TransformerMemory(self.encoder(embedded, mask=mask), mask)
+
+    def start(self, memory: TransformerMemory) -> DecoderState:
+        """The decoder's state before the first step, with the memory's keys and values of all layers."""
+        return self.decoder.start(memory.states, mask=memory.mask)
+
+    def forward(
+        self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"], target: Int[Tensor, "B Tq"]
+    ) -> Float[Tensor, "B Tq V"]:
+        """Logits of each next symbol, given the true ones before it: ``target`` begins with BOS (teacher forcing)."""
+        memory = self.encode(source, lengths)
+        embedded = self._embed(self.target_embedding, self.target_positions, target)
+        return self._logits(self.decoder(embedded, memory.states, memory_mask=memory.mask))
+
+    def step(
+        self,
+        tokens: Int[Tensor, "B K"],
+        state: DecoderState,
+        memory: TransformerMemory,
+        observe: Observe | None = None,
+    ) -> tuple[Float[Tensor, "B K V"], DecoderState, Observation | None]:
+        """One step for K hypotheses of each source: logits of the next symbols, the state after, what was observed.
+
+        The state is the one given, which has grown by a token. What is observed is the attention to the source, with
+        the layers on an axis before the heads: weights (B, layers, heads, K, Tk).
+        """
+        rows = tokens.flatten()[:, None]
+        embedded = self._embed(self.target_embedding, self.target_positions, rows, state.length)
+        answer = self.decoder(embedded, state, observe=observe)
+        output, seen = (answer, None) if isinstance(answer, torch.Tensor) else answer
+        logits = self._logits(output).view(*tokens.shape, -1)
+        return logits, state, None if seen is None else _stack(seen.cross_attention)
+
+    def select(self, state: DecoderState, parents: Int[Tensor, "B K"]) -> DecoderState:
+        """The state of K hypotheses of each source that go on from ``parents``."""
+        return state.select(parents)
+
+    def _embed(
+        self, embedding: nn.Embedding, positions: Sinusoidal | Learned | None, ids: Int[Tensor, "N T"], offset: int = 0
+    ) -> Float[Tensor, "N T D"]:
+        embedded = embedding(ids) * math.sqrt(self.config.dim)
+        if positions is not None:
+            embedded = positions(embedded, offset=offset)
+        dropped: Tensor = self.dropout(embedded)
+        return dropped
+
+    def _logits(self, output: Float[Tensor, "N T D"]) -> Float[Tensor, "N T V"]:
+        return nn.functional.linear(output, self.target_embedding.weight)
+
+
+def _added(config: TransformerConfig) -> Sinusoidal | Learned | None:
+    """The positions of one side that are added to its embeddings, if they are."""
+    if config.positions == "sinusoidal":
+        return Sinusoidal(config.dim)
+    return Learned(config.max_length, config.dim) if config.positions == "learned" else None
+
+
+def _block(config: TransformerConfig, *, bidirectional: bool) -> BlockConfig:
+    return BlockConfig(
+        config.dim,
+        config.heads,
+        config.feedforward,
+        dropout=config.dropout,
+        norm_first=config.norm_first,
+        positions=_relative(config, bidirectional=bidirectional),
+    )
+
+
+def _relative(config: TransformerConfig, *, bidirectional: bool) -> Callable[[], Relative] | None:
+    """What makes the positions within self-attention of one layer, if they are there."""
+    head_dim = config.dim // config.heads
+    if config.positions == "rotary":
+        return lambda: Rotary(head_dim)
+    if config.positions == "alibi":
+        return lambda: ALiBi(config.heads)
+    if config.positions == "shaw":
+        return lambda: Shaw(head_dim, _SHAW_DISTANCE)
+    if config.positions == "t5":
+        shared = T5Bias(config.heads, bidirectional=bidirectional)
+        return lambda: shared
+    return None
+
+
+def _stack(layers: tuple[Observation, ...]) -> Observation:
+    """One observation of all layers, which stand on the second axis."""
+
+    def stack(parts: tuple[Any, ...]) -> Any:
+        if isinstance(parts[0], torch.Tensor):
+            return torch.stack(parts, 1)
+        return type(parts[0])(*map(stack, zip(*parts, strict=True))) if isinstance(parts[0], tuple) else None
+
+    names = [field.name for field in fields(Observation)]
+    return Observation(**{name: stack(tuple(getattr(layer, name) for layer in layers)) for name in names})
