@@ -7,6 +7,7 @@ inputs, forward may keep them (``save``).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -137,10 +138,30 @@ def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
         return None
     shift = shift if shift.any() else shift[:0]
     wide = min(TILE, -(-k.shape[1] // 16) * 16)
-    A, B = torch.empty_like(q).numpy(), torch.empty(N, -(-k.shape[1] // wide), H, wide, dtype=k.dtype).numpy()
-    packed.powers(q.numel() * 1.0, q.numpy(), shift, A)
-    packed.tiled_powers(k.numel() * 2.0, k.numpy(), -shift, B)
+    tiles = -(-k.shape[1] // wide)
+    A = _scratch.take("A", q.numel(), q.dtype).view(q.shape).numpy()
+    B = _scratch.take("B", N * tiles * H * wide, k.dtype).view(N, tiles, H, wide).numpy()
+    packed.powers(q.numel() * 1.0 + k.numel() * 2.0, q.numpy(), k.numpy(), shift, -shift, A, B)
     return Packed(A, B, inverse, w.abs().amax(1).numpy())
+
+
+class _Scratch(threading.local):
+    """Memory of a thread that serves one call after the other: new pages cost more than what is computed in them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, torch.dtype], Any] = {}  # NumPy's, as a tensor made in inference mode stays one
+
+    def take(self, name: str, numbers: int, dtype: torch.dtype) -> Tensor:
+        """So many numbers, which hold until the same name is taken again; large ones are not kept."""
+        if numbers > _WEIGHTS:
+            return torch.empty(numbers, dtype=dtype)
+        kept = self.kept.get((name, dtype))
+        if kept is None or kept.size < numbers:
+            kept = self.kept[name, dtype] = torch.empty(numbers, dtype=dtype).numpy()
+        return torch.from_numpy(kept[:numbers])
+
+
+_scratch = _Scratch()
 
 
 def blocks(problem: Problem, *, whole: bool = False) -> Iterator[Block]:
@@ -180,9 +201,8 @@ def weigh(problem: Problem, block: Block, out: Any, logsumexp: Any, drop: Drop) 
     if problem.packed is None:
         _attend(problem, block, out, logsumexp, problem.query.new_empty(*problem.query.shape[:2], 0), drop)
         return
-    pairs = block.heads * block.rows * block.width
-    packed.scores(pairs * problem.query.shape[-1] * _PACKED_TERM, *problem.packed, out, block, problem.reach)
-    rows.weigh(pairs * _WEIGHT, out, _bits(out), logsumexp, block, problem.reach, drop)
+    work = block.heads * block.rows * block.width * (problem.query.shape[-1] * _PACKED_TERM + _WEIGHT)
+    packed.weigh(work, *problem.packed, out, _bits(out), logsumexp, block, problem.reach, drop)
 
 
 def _attend(problem: Problem, block: Block, weights: Any, logsumexp: Any, output: Tensor, drop: Drop) -> None:
@@ -208,16 +228,16 @@ def forward(problem: Problem, drop: Drop, save: bool) -> tuple[Tensor, Tensor]:
     """Output (N, R, Ev), and all weights, flat, if they are to be saved."""
     value = problem.value
     output = value.new_zeros(*problem.query.shape[:2], value.shape[-1])
-    buffer, logsumexp = value.new_empty(0), value.new_empty(problem.query.shape[:2]).numpy()
+    saved, logsumexp = value.new_empty(0), value.new_empty(problem.query.shape[:2]).numpy()
     for block in blocks(problem, whole=save):
-        buffer = _room(buffer, block)
+        buffer = saved = value.new_empty(size(block)) if save else _scratch.take("weights", size(block), value.dtype)
         if problem.packed is None:
             _attend(problem, block, buffer.numpy(), logsumexp, output, drop)
             continue
         weigh(problem, block, buffer.numpy(), logsumexp, drop)
         heads, keys, some = _slices(block, value)
         torch.bmm(shaped(buffer, block, value.shape[1]), value[heads, keys], out=output[heads, some])
-    return output, buffer if save else value.new_empty(0)
+    return output, saved if save else value.new_empty(0)
 
 
 class Gradients(NamedTuple):
@@ -241,11 +261,10 @@ def backward(problem: Problem, of_output: Tensor, saved: Tensor, bias: Tensor | 
         None if bias is None else value.new_zeros(bias.shape),
     )
     keep = Drop(0, 0, 1.0, False)
-    weights, pulls = saved, value.new_empty(0)
     for block in blocks(problem, whole=saved.numel() > 0):
-        pulls = _room(pulls, block)
+        weights, pulls = saved, _scratch.take("pulls", size(block), value.dtype)
         if not saved.numel():
-            weights = _room(weights, block)
+            weights = _scratch.take("weights", size(block), value.dtype)
             weigh(problem, block, weights.numpy(), logsumexp.numpy(), keep)
         _pull(problem, block, weights, pulls, of_output, found, drop)
         if found.bias is not None:
@@ -309,10 +328,6 @@ def _pull_bias(reach: Reach, block: Block, of_scores: Tensor, found: Tensor) -> 
     some = slice(None) if Q == 1 else slice(start, start + part.shape[2])
     keys = slice(None) if K == 1 else slice(block.key, block.key + part.shape[3])
     found.view(L * H, Q, K)[:, some, keys].index_add_(0, index.flatten(), part.flatten(0, 1))
-
-
-def _room(buffer: Tensor, block: Block) -> Tensor:
-    return buffer if buffer.numel() >= size(block) else buffer.new_empty(size(block))
 
 
 def shaped(buffer: Tensor, block: Block, keys: int) -> Tensor:

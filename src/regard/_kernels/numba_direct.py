@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from regard._kernels.numba_pool import EXACT, FINITE, Threaded
-from regard._kernels.numba_rows import CHUNK, drop_row, exp_within, hidden, place, pull_row, span, weigh_row
+from regard._kernels.numba_rows import CHUNK, drop_row, exp_within, hidden, place, pull_row, span, weigh_rows
 
 _TOP = 20  # 1 - 2 e^-20 is 1 in float32; twice that for float64
 
@@ -70,27 +70,24 @@ def attend(begin, step, q, k, v, weight, weights, bits, logsumexp, out, block, r
 
     q (N, R, H), k (N, Tk, H), v (N, Tk, Ev), weight (nw, H), logsumexp (N, R), out (N, R, Ev).
     """
-    chunks, rows = (block.rows + CHUNK - 1) // CHUNK, q.shape[1]
+    chunks, count = (block.rows + CHUNK - 1) // CHUNK, min(block.width, v.shape[1] - block.key)
     for task in range(begin, block.heads * chunks, step):
         local, start = task // chunks, task % chunks * CHUNK
-        head = block.head + local
-        w, factors = weight[head % weight.shape[0]], np.empty(block.width if drop.active else 0, q.dtype)
-        for r in range(start, min(start + CHUNK, block.rows)):
-            row, at = block.row + r, (local * block.pitch + r) * block.stride
+        head, stop = block.head + local, min(start + CHUNK, block.rows)
+        w, values = weight[head % weight.shape[0]], v[head, block.key :]
+        for r in range(start, stop):
+            row, at = block.row + r, (local * block.pitch + r) * block.stride - block.key
             first, end = span(head, row, block, reach)
             if not (reach.has_keep or reach.has_table):
-                _score_row(q[head, row], k[head], w, first, end, weights, at - block.key)
-            else:
-                of_table = place(reach.table_strides, head, row, reach)
-                for j in range(first, end):
-                    if not hidden(head, row, j, of_table, reach):
-                        _score_row(q[head, row], k[head], w, j, j + 1, weights, at - block.key)
-            logsumexp[head, row] = weigh_row(weights, bits, at, head, row, block, reach)
-            if drop.active:
-                drop_row(factors, head * rows + row, block, drop)
-                for j in range(np.uintp(block.width)):
-                    weights[np.uintp(at) + j] *= factors[j]
-            _mix_row(weights, at, v[head, block.key :], out[head, row], min(block.width, v.shape[1] - block.key))
+                _score_row(q[head, row], k[head], w, first, end, weights, at)
+                continue
+            of_table = place(reach.table_strides, head, row, reach)
+            for j in range(first, end):
+                if not hidden(head, row, j, of_table, reach):
+                    _score_row(q[head, row], k[head], w, j, j + 1, weights, at)
+        weigh_rows(weights, bits, logsumexp, local, start, stop, block, reach, drop)
+        for r in range(start, stop):
+            _mix_row(weights, (local * block.pitch + r) * block.stride, values, out[head, block.row + r], count)
 
 
 @njit(**EXACT)

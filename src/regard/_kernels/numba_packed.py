@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from regard._kernels.numba_pool import EXACT, FINITE, Threaded
-from regard._kernels.numba_rows import CHUNK, exp, span
+from regard._kernels.numba_rows import CHUNK, exp, span, weigh_rows
 
 TILE = 128  # keys in a tile at most: eight vectors of AVX-512; where there are fewer keys, whole vectors of them
 _TILE = np.uintp(TILE)
@@ -82,30 +82,31 @@ def _power_row(x, shift, out):
         out[h] = exp(near) * (one + x.dtype.type(exponent - np.float64(near)))
 
 
-@Threaded
-def powers(begin, step, rows, shift, out):
-    """A = e^(2(q - c)) of (N, T, H)."""
-    chunks = (rows.shape[1] + CHUNK - 1) // CHUNK
-    for task in range(begin, rows.shape[0] * chunks, step):
-        n, start = task // chunks, task % chunks * CHUNK
-        for t in range(start, min(start + CHUNK, rows.shape[1])):
-            _power_row(rows[n, t], shift, out[n, t])
+@njit(**EXACT)
+def _tile_powers(rows, start, shift, out):
+    """B = e^(2(k + c)) of some keys (T, H) as one tile (H, wide); what fills it up is 0."""
+    wide, count = out.shape[1], min(out.shape[1], rows.shape[0] - start)
+    powers = np.empty((count, rows.shape[1]), rows.dtype)
+    for t in range(count):
+        _power_row(rows[start + t], shift, powers[t])
+    for h in range(np.uintp(rows.shape[1])):
+        for t in range(np.uintp(count)):
+            out[h, t] = powers[t, h]
+        out[h, count:wide] = 0
 
 
 @Threaded
-def tiled_powers(begin, step, rows, shift, out):
-    """B = e^(2(k + c)) of (N, T, H) as tiles (N, tiles, H, wide); what fills up the last one is 0."""
-    tiles, wide = out.shape[1], out.shape[3]
-    for task in range(begin, rows.shape[0] * tiles, step):
-        n, tile = task // tiles, task % tiles
-        count = min(wide, rows.shape[1] - tile * wide)
-        powers = np.empty((count, rows.shape[2]), rows.dtype)
-        for t in range(count):
-            _power_row(rows[n, tile * wide + t], shift, powers[t])
-        for h in range(np.uintp(rows.shape[2])):
-            for t in range(np.uintp(count)):
-                out[n, tile, h, t] = powers[t, h]
-            out[n, tile, h, count:] = 0
+def powers(begin, step, q, k, shift, back, A, B):
+    """A = e^(2(q - c)) of (N, R, H), and B = e^(2(k + c)) of (N, Tk, H) as tiles (N, tiles, H, wide); ``back`` is -c."""
+    chunks, tiles = (q.shape[1] + CHUNK - 1) // CHUNK, B.shape[1]
+    for task in range(begin, q.shape[0] * (chunks + tiles), step):
+        n, part = task // (chunks + tiles), task % (chunks + tiles)
+        if part < tiles:
+            _tile_powers(k[n], part * B.shape[3], back, B[n, part])
+            continue
+        start = (part - tiles) * CHUNK
+        for r in range(start, min(start + CHUNK, q.shape[1])):
+            _power_row(q[n, r], shift, A[n, r])
 
 
 @njit(**EXACT)
@@ -152,10 +153,10 @@ def _tiles_of(head, row, other, wide, block, reach):
 
 
 @Threaded
-def scores(begin, step, A, B, inverse, scale, out, block, reach):
-    """scale_n (sum_h 1/u - 2 sum_h 1/y) into ``out`` (heads, pitch, stride), where structure lets a row attend.
+def weigh(begin, step, A, B, inverse, scale, out, bits, logsumexp, block, reach, drop):
+    """The weights, of scores scale_n (sum_h 1/u - 2 sum_h 1/y), into ``out`` (heads, pitch, stride), after dropout.
 
-    A (N, R, H), B (N, tiles, H, wide), inverse (nw, H), scale (nw,).
+    A (N, R, H), B (N, tiles, H, wide), inverse (nw, H), scale (nw,), logsumexp (N, R); ``bits`` are those of out.
     """
     H, chunks = inverse.shape[1], (block.rows + CHUNK - 1) // CHUNK
     tiles, wide, flat = B.shape[1], B.shape[3], B.reshape(-1)
@@ -183,6 +184,7 @@ def scores(begin, step, A, B, inverse, scale, out, block, reach):
                 for j in range(lanes):
                     out[to + j] = total - twice * acc[j]
                     out[next_to + j] = total - twice * acc[_TILE + j]
+        weigh_rows(out, bits, logsumexp, local, start, end, block, reach, drop)
 
 
 @njit(**EXACT)

@@ -241,20 +241,17 @@ class Drop(NamedTuple):
     active: bool
 
 
-@Threaded
-def weigh(begin, step, scores, bits, logsumexp, block, reach, drop):
-    """Scores (heads, pitch, width) to weights, in place, after dropout; and the logsumexp of each row (N, R)."""
-    chunks, rows = (block.rows + CHUNK - 1) // CHUNK, logsumexp.shape[1]
-    for task in range(begin, block.heads * chunks, step):
-        local, start = task // chunks, task % chunks * CHUNK
-        factors = np.empty(block.width if drop.active else 0, scores.dtype)
-        for r in range(start, min(start + CHUNK, block.rows)):
-            head, row, at = block.head + local, block.row + r, (local * block.pitch + r) * block.stride
-            logsumexp[head, row] = weigh_row(scores, bits, at, head, row, block, reach)
-            if drop.active:
-                drop_row(factors, head * rows + row, block, drop)
-                for j in range(np.uintp(block.width)):
-                    scores[np.uintp(at) + j] *= factors[j]
+@njit(**EXACT)
+def weigh_rows(scores, bits, logsumexp, local, start, end, block, reach, drop):
+    """Scores of some rows of a head to weights, in place, after dropout; and the logsumexp (N, R) of each."""
+    factors = np.empty(block.width if drop.active else 0, scores.dtype)
+    for r in range(start, end):
+        head, row, at = block.head + local, block.row + r, (local * block.pitch + r) * block.stride
+        logsumexp[head, row] = weigh_row(scores, bits, at, head, row, block, reach)
+        if drop.active:
+            drop_row(factors, head * logsumexp.shape[1] + row, block, drop)
+            for j in range(np.uintp(block.width)):
+                scores[np.uintp(at) + j] *= factors[j]
 
 
 @njit(**EXACT)
