@@ -15,8 +15,17 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from regard.errors import ArgumentError
 from regard.functional import Observe
-from regard.models import RecurrentConfig, RecurrentSeq2Seq, beam_search
+from regard.models import (
+    Config,
+    RecurrentConfig,
+    RecurrentSeq2Seq,
+    Seq2Seq,
+    TransformerConfig,
+    beam_search,
+    build,
+)
 from regard.models.symbols import BOS, EOS, PAD
 from regard.training.batches import TokenBudgetSampler
 from regard.training.data import Units, read_pairs
@@ -26,17 +35,36 @@ from small_runs import at_update, backwards, new_run, recipe, rows, silent
 from tables import Table, TableDecoder, drawn_table
 
 SCORES = ["additive", "dot", "scaled_dot", "general", None]
+POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"]
 SOURCES, TARGETS = 11, 13
 SENTENCES = {3: [4, 5, 6], 5: [7, 8, 9, 4, 4], 7: [5, 6, 7, 8, 9, 10, 4]}
-every_kind = pytest.mark.parametrize(
-    ("score", "cell", "feeding"), list(itertools.product(SCORES, ["gru", "lstm"], [True, False]))
-)
+RECURRENT = {
+    f"{score}-{cell}-{'bahdanau' if feeding else 'luong'}": RecurrentConfig(
+        SOURCES, TARGETS, 5, 6, 2, cell=cell, score=score, input_feeding=feeding
+    )
+    for score, cell, feeding in itertools.product(SCORES, ["gru", "lstm"], [True, False])
+}
+TRANSFORMERS = {
+    f"{positions}-{'pre' if norm_first else 'post'}": TransformerConfig(
+        SOURCES, TARGETS, 12, 3, 7, 2, 2, norm_first=norm_first, positions=positions, max_length=10
+    )
+    for positions, norm_first in [*itertools.product(POSITIONS, [True]), ("sinusoidal", False)]
+}
+ADDITIVE = RECURRENT["additive-gru-bahdanau"]
 
 
-def build(score: str | None, cell: str, feeding: bool, **options: object) -> RecurrentSeq2Seq:
+def every(configs: dict[str, Config]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("config", configs.values(), ids=configs)
+
+
+every_model = every({**RECURRENT, **TRANSFORMERS})
+
+
+def new(config: Config, **options: object) -> Seq2Seq:
     torch.manual_seed(0)
-    config = RecurrentConfig(SOURCES, TARGETS, 5, 6, 2, cell=cell, score=score, input_feeding=feeding, **options)
-    return RecurrentSeq2Seq(config).eval()
+    model = build(replace(config, **options)).eval()
+    # A transformer has more to round, as its logits are larger: in float64 equal is equal all the more
+    return model if config.kind == "recurrent" else model.double()
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -49,12 +77,10 @@ def targets(count: int, steps: int) -> torch.Tensor:
     return target
 
 
-@every_kind
+@every_model
 @pytest.mark.parametrize("order", list(itertools.permutations(SENTENCES)))
-def test_r1_a_source_alone_equals_it_beside_longer_ones(
-    order: tuple[int, ...], score: str | None, cell: str, feeding: bool
-) -> None:
-    model = build(score, cell, feeding)
+def test_r1_a_source_alone_equals_it_beside_longer_ones(order: tuple[int, ...], config: Config) -> None:
+    model = new(config)
     # What lies behind a sentence is no padding symbol here: nobody may read it
     source = torch.tensor([SENTENCES[n] + [10] * (7 - n) for n in order])
     target = targets(3, 4)
@@ -65,20 +91,29 @@ def test_r1_a_source_alone_equals_it_beside_longer_ones(
         alone, size = torch.tensor([SENTENCES[length]]), torch.tensor([length])
         one = model.encode(alone, size)
         close(memory.states[row, :length], one.states[0])
-        assert not memory.states[row, length:].any()
-        close(memory.last[row], one.last[0])
-        for together, single in zip(start, model.start(one), strict=True):
-            close(together[row], single[0])
         close(logits[row], model(alone, size, target[row : row + 1])[0])
-        if score is not None:
+        if config.attends:
             _, _, its = model.step(target[row : row + 1, :1], model.start(one), one, Observe(weights=True))
             close(seen.weights[row, ..., :length], its.weights[0])
             assert not seen.weights[row, ..., length:].any()
 
 
-@every_kind
-def test_r1_padding_has_no_gradient(score: str | None, cell: str, feeding: bool) -> None:
-    model = build(score, cell, feeding)
+@every(RECURRENT)
+def test_r1_the_last_states_are_those_of_the_last_tokens(config: RecurrentConfig) -> None:
+    model = new(config)
+    order = (5, 7, 3)
+    memory = model.encode(torch.tensor([SENTENCES[n] + [10] * (7 - n) for n in order]), torch.tensor(order))
+    for row, length in enumerate(order):
+        one = model.encode(torch.tensor([SENTENCES[length]]), torch.tensor([length]))
+        assert not memory.states[row, length:].any()
+        close(memory.last[row], one.last[0])
+        for together, single in zip(model.start(memory), model.start(one), strict=True):
+            close(together[row], single[0])
+
+
+@every_model
+def test_r1_padding_has_no_gradient(config: Config) -> None:
+    model = new(config)
     source, lengths, target = torch.tensor([[4, 5, 6, 0], [7, 8, 9, 4]]), torch.tensor([3, 4]), targets(2, 3)
     model(source, lengths, target)[0].square().sum().backward()
     padded = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
@@ -88,9 +123,9 @@ def test_r1_padding_has_no_gradient(score: str | None, cell: str, feeding: bool)
         torch.testing.assert_close(padded[name], parameter.grad)
 
 
-@every_kind
-def test_f1_a_target_reaches_later_steps_alone(score: str | None, cell: str, feeding: bool) -> None:
-    model = build(score, cell, feeding)
+@every_model
+def test_f1_a_target_reaches_later_steps_alone(config: Config) -> None:
+    model = new(config)
     source, lengths, target = torch.tensor([SENTENCES[5]]), torch.tensor([5]), targets(1, 6)
     logits = model(source, lengths, target)
     for step in range(1, 6):
@@ -101,21 +136,22 @@ def test_f1_a_target_reaches_later_steps_alone(score: str | None, cell: str, fee
         assert not torch.equal(changed[:, step], logits[:, step])
 
 
-@every_kind
-def test_f1_forced_decoding_equals_teacher_forcing(score: str | None, cell: str, feeding: bool) -> None:
-    model = build(score, cell, feeding)
+@every_model
+def test_f1_forced_decoding_equals_teacher_forcing(config: Config) -> None:
+    model = new(config)
     source, lengths = torch.tensor([SENTENCES[7], SENTENCES[3] + [0] * 4]), torch.tensor([7, 3])
     forced = torch.stack((targets(2, 5), targets(4, 5)[2:]), 1)  # two hypotheses of each source
     memory = model.encode(source, lengths)
-    state = tuple(part.expand(-1, 2, -1) for part in model.start(memory))
+    state = model.select(model.start(memory), torch.zeros(2, 2, dtype=torch.long))
     for step in range(5):
         logits, state, _ = model.step(forced[:, :, step], state, memory)
         for k in range(2):
             close(logits[:, k], model(source, lengths, forced[:, k])[:, step])
 
 
-def test_f1_learns_the_symbol_that_comes_next() -> None:
-    model = build("additive", "gru", True, dropout=0.0)
+@every({"recurrent": ADDITIVE, "transformer": TRANSFORMERS["sinusoidal-pre"]})
+def test_f1_learns_the_symbol_that_comes_next(config: Config) -> None:
+    model = new(config)
     target = torch.tensor([[BOS, 4, 5, EOS, PAD]])
     source, lengths = torch.tensor([SENTENCES[3]]), torch.tensor([3])
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
@@ -130,11 +166,9 @@ def test_f1_learns_the_symbol_that_comes_next() -> None:
     assert (found.symbols, found.finished) == ((4, 5), True)
 
 
-@every_kind
-def test_b1_permuting_the_batch_permutes_the_output_and_nothing_else(
-    score: str | None, cell: str, feeding: bool
-) -> None:
-    model = build(score, cell, feeding)
+@every_model
+def test_b1_permuting_the_batch_permutes_the_output_and_nothing_else(config: Config) -> None:
+    model = new(config)
     source = torch.tensor([[4, 5, 6], [7, 8, 9], [10, 4, 7]])  # B = Tk = Tq, where axes could be confused unseen
     lengths, target, order = torch.tensor([3, 2, 3]), targets(3, 3), torch.tensor([2, 0, 1])
     logits = model(source, lengths, target)
@@ -143,26 +177,72 @@ def test_b1_permuting_the_batch_permutes_the_output_and_nothing_else(
         close(model(source[row : row + 1], lengths[row : row + 1], target[row : row + 1]), logits[row : row + 1])
 
 
-@every_kind
-def test_i1_the_padding_row_is_zero_and_stays_so(score: str | None, cell: str, feeding: bool) -> None:
-    model = build(score, cell, feeding)
+@every_model
+def test_i1_the_padding_row_is_zero_and_stays_so(config: Config) -> None:
+    model = new(config)
+    assert not model.target_embedding.weight[PAD].any()
     source, target = torch.tensor([[4, 5, 0], [6, 7, 8]]), torch.tensor([[BOS, 4, 0], [BOS, 5, 6]])
     model(source, torch.tensor([2, 3]), target).square().sum().backward()
     torch.optim.AdamW(model.parameters(), lr=0.1).step()
-    for embedding in (model.source_embedding, model.target_embedding):
+    # A transformer's target embeddings are weights of its output as well
+    for embedding in (model.source_embedding, *([model.target_embedding] if config.kind == "recurrent" else [])):
         assert not embedding.weight[PAD].any()
         assert not embedding.weight.grad[PAD].any()
         assert embedding.weight[4].any()
 
 
+@every(TRANSFORMERS)
+def test_i1_layers_of_a_transformer_begin_different(config: TransformerConfig) -> None:
+    model = new(config)
+    for stack in (model.encoder, model.decoder):
+        first, second = (dict(layer.named_parameters()) for layer in stack.layers)
+        for name, weight in first.items():
+            shared = weight is second[name]
+            assert shared == (config.positions == "t5" and "positions" in name)
+            assert shared or weight.dim() < 2 or not torch.equal(weight, second[name]), name
+
+
 def test_i1_layers_and_models_begin_different_and_a_seed_fixes_them() -> None:
-    first, again = build("additive", "gru", True), build("additive", "gru", True)
+    first, again = new(ADDITIVE), new(ADDITIVE)
     other = RecurrentSeq2Seq(first.config)
     for (name, a), b, c in zip(first.named_parameters(), again.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b), name
         assert not torch.equal(a, c) or not a.any(), name
     assert not torch.equal(first.encoder.weight_hh_l0, first.encoder.weight_hh_l1)
     assert not torch.equal(first.encoder.weight_hh_l0, first.encoder.weight_hh_l0_reverse)
+
+
+@every(TRANSFORMERS)
+def test_p1_places_do_not_depend_on_the_batch(config: TransformerConfig) -> None:
+    model, target = new(config), targets(2, 9)
+    source, lengths = torch.tensor([SENTENCES[7], SENTENCES[3] + [PAD] * 4]), torch.tensor([7, 3])
+    logits = model(source, lengths, target)
+    swapped = model(torch.tensor([[*SENTENCES[3][::-1], *[PAD] * 4]]), torch.tensor([3]), target[1:])
+    assert (logits[1] - swapped[0]).abs().max() > 1e-3  # that there is an order at all
+    close(logits[1], model(source[1:, :3], lengths[1:], target[1:])[0])
+    shorter = model(source, lengths, target[:, :4])  # nor on how much is to come
+    close(logits[:, :4], shorter)
+
+
+@every(TRANSFORMERS)
+def test_p3_what_is_longer_than_ever_works_or_is_refused_naming_both_lengths(config: TransformerConfig) -> None:
+    model, lengths = new(config), torch.tensor([11])
+    source, target = torch.full((1, 11), 4), targets(1, 11)
+    if config.positions != "learned":
+        assert model(source, lengths, target).isfinite().all()
+        return
+    named = "11 positions needed, but Learned has max_len=10"
+    with pytest.raises(ArgumentError, match=named):
+        model(source, lengths, target[:, :3])
+    with pytest.raises(ArgumentError, match=named):
+        model(source[:, :3], torch.tensor([3]), target)
+    assert model(source[:, :10], lengths - 1, target[:, :10]).isfinite().all()
+    with torch.no_grad():
+        model.target_embedding.weight[EOS] = 0
+        model.target_embedding.weight[4:] += 9  # never ends
+    beam_search(model, source[:, :3], torch.tensor([3]), max_lengths=torch.tensor([10]))
+    with pytest.raises(ArgumentError, match=named):
+        beam_search(model, source[:, :3], torch.tensor([3]), max_lengths=torch.tensor([11]))
 
 
 def ids(*sources: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,9 +289,9 @@ def test_g1_n_best_of_1_is_the_head_of_n_best_of_5(penalty: float) -> None:
         assert len({(hypothesis.symbols, hypothesis.finished) for hypothesis in row}) == 5
 
 
-@every_kind
-def test_g1_a_beam_of_1_is_greedy_search(score: str | None, cell: str, feeding: bool) -> None:
-    model = build(score, cell, feeding)
+@every_model
+def test_g1_a_beam_of_1_is_greedy_search(config: Config) -> None:
+    model = new(config)
     source, lengths = torch.tensor([SENTENCES[7], SENTENCES[3] + [0] * 4]), torch.tensor([7, 3])
     found = beam_search(model, source, lengths, max_lengths=torch.tensor([8, 5]))
     for row, limit in enumerate((8, 5)):
@@ -226,9 +306,9 @@ def test_g1_a_beam_of_1_is_greedy_search(score: str | None, cell: str, feeding: 
         assert list(hypothesis.symbols) == symbols[1 : -1 if hypothesis.finished else None]
 
 
-@every_kind
-def test_g1_the_batch_has_no_say(score: str | None, cell: str, feeding: bool) -> None:
-    model = build(score, cell, feeding)
+@every_model
+def test_g1_the_batch_has_no_say(config: Config) -> None:
+    model = new(config)
     lengths = torch.tensor([3, 7, 5])
     source = torch.tensor([SENTENCES[n] + [0] * (7 - n) for n in (3, 7, 5)])
     limits = torch.tensor([2, 9, 6])
@@ -240,7 +320,7 @@ def test_g1_the_batch_has_no_say(score: str | None, cell: str, feeding: bool) ->
         for a, b in zip(alone, expected, strict=True):
             assert (a.symbols, a.finished) == (b.symbols, b.finished)
             assert a.score == pytest.approx(b.score, abs=1e-5)
-            if score is not None:
+            if config.attends:
                 close(a.weights, b.weights)
 
 

@@ -39,8 +39,9 @@ class TransformerConfig:
     """Sizes and choices of a `TransformerSeq2Seq`; those left out are of Wu, Cotterell & Hulden 2021.
 
     ``positions`` are added to the embeddings ("sinusoidal", "learned"), turn queries and keys ("rotary"), or act on
-    the scores of self-attention ("alibi", "t5" with one table for all layers of a side, "shaw" with values). Only
-    "learned" has a longest length, ``max_length``. ``norm_first`` normalises before each part of a block (Xiong et
+    the scores of self-attention ("alibi", "t5" with one table for all layers of a side, "shaw" with values). ALiBi
+    takes both sides of a token alike, so by it alone an encoder could not tell a source from its reverse: there
+    sinusoids are added besides. Only "learned" has a longest length, ``max_length``. ``norm_first`` normalises before each part of a block (Xiong et
     al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
 
     Source: Wu, Cotterell, Hulden 2021, "Applying the Transformer to Character-level Transduction", arXiv 2005.10213,
@@ -113,7 +114,8 @@ class TransformerSeq2Seq(Pretrained):
         self.config = config
         self.source_embedding = nn.Embedding(config.source_size, config.dim, padding_idx=PAD)
         self.target_embedding = nn.Embedding(config.target_size, config.dim, padding_idx=PAD)
-        self.source_positions, self.target_positions = _added(config), _added(config)
+        self.source_positions = _added(config, ("sinusoidal", "alibi"))
+        self.target_positions = _added(config, ("sinusoidal",))
         self.encoder = TransformerEncoder(_block(config, bidirectional=True), config.encoder_layers)
         self.decoder = TransformerDecoder(_block(config, bidirectional=False), config.decoder_layers)
         self.dropout = nn.Dropout(config.dropout)
@@ -181,9 +183,9 @@ class TransformerSeq2Seq(Pretrained):
         return nn.functional.linear(output, self.target_embedding.weight)
 
 
-def _added(config: TransformerConfig) -> Sinusoidal | Learned | None:
-    """The positions of one side that are added to its embeddings, if they are."""
-    if config.positions == "sinusoidal":
+def _added(config: TransformerConfig, sinusoidal: tuple[Positions, ...]) -> Sinusoidal | Learned | None:
+    """The positions that are added to the embeddings of a side, if any are; ``sinusoidal`` names those with waves."""
+    if config.positions in sinusoidal:
         return Sinusoidal(config.dim)
     return Learned(config.max_length, config.dim) if config.positions == "learned" else None
 
