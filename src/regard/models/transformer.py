@@ -41,8 +41,8 @@ class TransformerConfig:
     ``positions`` are added to the embeddings ("sinusoidal", "learned"), turn queries and keys ("rotary"), or act on
     the scores of self-attention ("alibi", "t5" with one table for all layers of a side, "shaw" with values). ALiBi
     takes both sides of a token alike, so by it alone an encoder could not tell a source from its reverse: there
-    sinusoids are added besides. Only "learned" has a longest length, ``max_length``. ``norm_first`` normalises before each part of a block (Xiong et
-    al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
+    sinusoids are added besides. Only "learned" has a longest length, ``max_length``. ``norm_first`` normalises before
+    each part of a block (Xiong et al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
 
     Source: Wu, Cotterell, Hulden 2021, "Applying the Transformer to Character-level Transduction", arXiv 2005.10213,
     section 3.
