@@ -25,10 +25,20 @@ def _seeded() -> None:
 def test_the_public_names_are_pinned() -> None:
     assert regard.nn.__all__ == [
         "BahdanauAttention",
+        "BlockConfig",
         "CrossAttention",
+        "DecoderBlock",
+        "DecoderObservation",
+        "DecoderState",
+        "Dropout",
+        "EncoderBlock",
+        "KeyValueCache",
         "LuongAttention",
         "MultiHeadAttention",
         "SelfAttention",
+        "TorchMultiheadAttention",
+        "TransformerDecoder",
+        "TransformerEncoder",
     ]
 
 

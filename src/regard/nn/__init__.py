@@ -10,6 +10,7 @@ from __future__ import annotations
 from regard.nn._block import BlockConfig, DecoderBlock, EncoderBlock
 from regard.nn._cache import KeyValueCache
 from regard.nn._decoder import BahdanauAttention, LuongAttention
+from regard.nn._dropout import Dropout
 from regard.nn._multi_head import MultiHeadAttention
 from regard.nn._single_head import CrossAttention, SelfAttention
 from regard.nn._torch import TorchMultiheadAttention
@@ -22,6 +23,7 @@ __all__ = [
     "DecoderBlock",
     "DecoderObservation",
     "DecoderState",
+    "Dropout",
     "EncoderBlock",
     "KeyValueCache",
     "LuongAttention",
