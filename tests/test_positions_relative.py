@@ -389,6 +389,22 @@ def test_scalings_at_their_ends() -> None:
     assert NTKScaling(8.0).frequencies(speeds[:1], 10000.0) == 1  # one pair alone
 
 
+def test_yarns_ramp() -> None:
+    speeds = frequencies(64, 10000.0, torch.device("cpu"))
+    kept = YarnScaling(8.0, original_length=4096).frequencies(speeds, 10000.0) / speeds
+    # 32 turns in 4096 places are made by j = 32 ln(4096 / 64π) / ln 10000 = 10.47, one turn by j = 22.51.
+    ramp = torch.tensor([min(max((j - 10) / 13, 0), 1) for j in range(32)]).double()
+    torch.testing.assert_close(kept, 1 - ramp * 7 / 8, rtol=0, atol=1e-7)
+
+
+def test_llamas_ramp() -> None:
+    turns = torch.tensor([0.5, 1.0, 1.75, 2.5, 4.0, 9.0]).double()  # in the trained length; the ramp is from 1 to 4
+    speeds = 2 * math.pi * turns / 8192
+    kept = Llama3Scaling(8.0).frequencies(speeds, 500000.0) / speeds
+    expected = torch.tensor([1 / 8, 1 / 8, (1 + 3 / 8) / 4, (1 + 1 / 8) / 2, 1.0, 1.0]).double()
+    torch.testing.assert_close(kept, expected)
+
+
 def test_a_stretched_model_meets_places_it_knows() -> None:
     x = torch.randn(1, 7, 8)
     near, far = torch.arange(7), 4 * torch.arange(7)
