@@ -235,6 +235,7 @@ def test_a_subclass_is_left_alone_and_said_to_be() -> None:
     with pytest.warns(UserWarning, match="own is left alone: Own is a subclass"):
         regard.convert(model)
     assert layers(model) == [Own, TorchMultiheadAttention]
+    regard.convert(regard.convert(model, back=True)["theirs"])
     parametrizations.weight_norm(model["theirs"], "in_proj_weight")
     with pytest.warns(UserWarning, match="theirs is left alone: ParametrizedTorchMultiheadAttention is a subclass"):
         regard.convert(nn.ModuleDict({"theirs": model["theirs"]}), back=True)

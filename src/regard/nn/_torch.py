@@ -32,7 +32,7 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
     ``attn_mask`` (L, S) or (B * num_heads, L, S), of one kind or of both. Where it differs from torch's layer:
 
     - A query that may attend to nothing has weights and heads of exactly 0, and so the output ``out_proj.bias``, where
-      torch gives NaN; what is masked has no influence, though it be NaN.
+      torch gives NaN on some paths; what is masked has no influence, though it be NaN.
     - Weights are the probabilities before dropout, not what dropout left of them; their gradient flows likewise.
     - ``is_causal=True`` hides later keys (j > i) whatever else is asked for, together with ``attn_mask``, which it
       needs as in torch; torch's layer takes one or the other. A wrong hint can hide too much, and never show too much.
@@ -263,7 +263,7 @@ def convert(model: Model, *, back: bool = False) -> Model:
         if type(layer) is old:
             layer.__class__ = new
             layer._qkv_same_embed_dim = back and layer.in_proj_weight is not None
-        elif type(layer) is not new:
+        elif isinstance(layer, TorchMultiheadAttention) is back:
             warnings.warn(f"{name} is left alone: {type(layer).__name__} is a subclass of {old.__name__}", stacklevel=2)
     for encoder in model.modules():
         if isinstance(encoder, nn.TransformerEncoder):
