@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import regard
-from drawn import Call, calls, fixed_like, make_call, make_score
+from drawn import HAS_TRITON, Call, calls, fixed_like, make_call, make_score
 from regard import Additive, Observe, causal, padding
 
 # torch's own forward-mode formulas are scripted, which torch 2.13 calls deprecated.
@@ -126,14 +126,25 @@ def test_compiled_whole_without_a_break() -> None:
         assert_same(compiled, arguments(2, 5, 7, junk))
 
 
-@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
-def test_compiled_gradients(score: str) -> None:
+kernels = pytest.mark.parametrize(
+    ("score", "impl"),
+    [
+        ("scaled_dot", "sdpa"),
+        ("additive", "cpu"),
+        pytest.param("additive", "triton", marks=pytest.mark.skipif(not HAS_TRITON, reason="no Triton to interpret")),
+    ],
+)
+
+
+@kernels
+def test_compiled_gradients(score: str, impl: str) -> None:
     torch._dynamo.reset()
     query, key, keep, weight = arguments(2, 5, 7, torch.nan)
 
     def loss(query: Tensor, key: Tensor) -> Tensor:
         mask = causal() & padding(keep)
-        return regard.attention(query, key, key, score=make_score(score, weight), mask=mask).square().sum()
+        attended = regard.attention(query, key, key, score=make_score(score, weight), mask=mask, impl=impl)
+        return attended.square().sum()
 
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     results = []
@@ -151,6 +162,29 @@ def test_exported_with_free_sizes() -> None:
     program = torch.export.export(Both(), arguments(2, 5, 7), dynamic_shapes=shapes)
     for sizes in ((3, 11, 4), (2, 6, 6), (5, 2, 13)):
         assert_same(program.module(), arguments(*sizes, torch.nan))
+
+
+class Named(torch.nn.Module):
+    """One kernel, by name."""
+
+    def __init__(self, score: str, impl: str) -> None:
+        super().__init__()
+        self.score, self.impl = score, impl
+
+    def forward(self, query: Tensor, key: Tensor, keep: Tensor, weight: Tensor) -> Tensor:
+        score = make_score(self.score, weight)
+        return regard.attention(query, key, key, score=score, mask=padding(keep), impl=self.impl)
+
+
+@kernels
+def test_a_named_kernel_is_exported_with_free_sizes(score: str, impl: str) -> None:
+    T = torch.export.Dim("T")
+    shapes = {"query": {2: T}, "key": {2: T}, "keep": {1: T}, "weight": {}}
+    module = Named(score, impl)
+    program = torch.export.export(module, arguments(2, 5, 5), dynamic_shapes=shapes)
+    for length in (3, 7):
+        inputs = arguments(2, length, length, torch.nan)
+        torch.testing.assert_close(program.module()(*inputs), module(*inputs))
 
 
 def test_under_autocast_computes_as_sdpa_does() -> None:

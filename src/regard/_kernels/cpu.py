@@ -139,13 +139,13 @@ def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
     shift = shift if shift.any() else shift[:0]
     wide = min(TILE, -(-k.shape[1] // 16) * 16)
     tiles = -(-k.shape[1] // wide)
-    A = _scratch.take("A", q.numel(), q.dtype).view(q.shape).numpy()
-    B = _scratch.take("B", N * tiles * H * wide, k.dtype).view(N, tiles, H, wide).numpy()
+    A = scratch.take("A", q.numel(), q.dtype).view(q.shape).numpy()
+    B = scratch.take("B", N * tiles * H * wide, k.dtype).view(N, tiles, H, wide).numpy()
     packed.powers(q.numel() * 1.0 + k.numel() * 2.0, q.numpy(), k.numpy(), shift, -shift, A, B)
     return Packed(A, B, inverse, w.abs().amax(1).numpy())
 
 
-class _Scratch(threading.local):
+class Scratch(threading.local):
     """Memory of a thread that serves one call after the other: new pages cost more than what is computed in them."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class _Scratch(threading.local):
 
     def take(self, name: str, numbers: int, dtype: torch.dtype) -> Tensor:
         """So many numbers, which hold until the same name is taken again; large ones are not kept."""
-        if numbers > _WEIGHTS:
+        if numbers > 2 * _WEIGHTS:
             return torch.empty(numbers, dtype=dtype)
         kept = self.kept.get((name, dtype))
         if kept is None or kept.size < numbers:
@@ -161,7 +161,7 @@ class _Scratch(threading.local):
         return torch.from_numpy(kept[:numbers])
 
 
-_scratch = _Scratch()
+scratch = Scratch()
 
 
 def blocks(problem: Problem, *, whole: bool = False) -> Iterator[Block]:
@@ -230,7 +230,7 @@ def forward(problem: Problem, drop: Drop, save: bool) -> tuple[Tensor, Tensor]:
     output = value.new_zeros(*problem.query.shape[:2], value.shape[-1])
     saved, logsumexp = value.new_empty(0), value.new_empty(problem.query.shape[:2]).numpy()
     for block in blocks(problem, whole=save):
-        buffer = saved = value.new_empty(size(block)) if save else _scratch.take("weights", size(block), value.dtype)
+        buffer = saved = value.new_empty(size(block)) if save else scratch.take("weights", size(block), value.dtype)
         if problem.packed is None:
             _attend(problem, block, buffer.numpy(), logsumexp, output, drop)
             continue
@@ -262,9 +262,9 @@ def backward(problem: Problem, of_output: Tensor, saved: Tensor, bias: Tensor | 
     )
     keep = Drop(0, 0, 1.0, False)
     for block in blocks(problem, whole=saved.numel() > 0):
-        weights, pulls = saved, _scratch.take("pulls", size(block), value.dtype)
+        weights, pulls = saved, scratch.take("pulls", size(block), value.dtype)
         if not saved.numel():
-            weights = _scratch.take("weights", size(block), value.dtype)
+            weights = scratch.take("weights", size(block), value.dtype)
             weigh(problem, block, weights.numpy(), logsumexp.numpy(), keep)
         _pull(problem, block, weights, pulls, of_output, found, drop)
         if found.bias is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import regard
+from regard._kernels.cpu import scratch
 from regard.bench.bound import report
 from regard.bench.measure import interleaved, peak_megabytes
 
@@ -132,6 +133,7 @@ def compare(case: Case, seconds: float, attends: dict[str, Attend]) -> list[str]
         if name not in right:
             lines.append(f"| {case.name} | {name} | wrong | | | | | {error:.1e} |")
             continue
+        scratch.kept.clear()
         peak = peak_megabytes(backward(attend, inputs))
         ratios = [f"{taken[name] / taken['regard']:.1f}" if "regard" in right else "" for taken in (once, both)]
         lines.append(
@@ -152,6 +154,7 @@ def long(case: Case, seconds: float) -> str:
     taken = interleaved({name: masked(mask) for name, mask in masks.items()}, seconds, least=1)
     held = 2 * sum(x.numel() for x in inputs[:4]) + 2 * inputs[4].numel()  # inputs, output, and the gradients of both
     megabytes = held * 4 / 2**20
+    scratch.kept.clear()  # what a thread keeps between calls counts too
     peak = peak_megabytes(masked(None))
     total = megabytes / 2 + peak  # the inputs were there before; all else is within the peak
     return (
