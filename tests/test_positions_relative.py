@@ -280,6 +280,14 @@ def test_half_precision_does_not_add_in_half(dtype: torch.dtype) -> None:
     assert query.grad[0, 0, 0].item() == pytest.approx(keys / 2**0.5, rel=0.01)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_slopes_are_not_rounded_before_they_are_multiplied(dtype: torch.dtype) -> None:
+    at, to, alibi = torch.tensor([0]), torch.arange(3001), ALiBi(16)  # of 16 heads every second slope is no power of 2
+    exact = alibi.bias(torch.zeros(16, 1, 1).double(), at, to)
+    found = alibi.bias(torch.zeros(16, 1, 1, dtype=dtype), at, to)
+    torch.testing.assert_close(found.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-6)
+
+
 def test_a_half_model_keeps_its_tables() -> None:
     case = make_case(far=5000)
     for make in (KINDS["rotary"], KINDS["yarn"], KINDS["alibi"]):
