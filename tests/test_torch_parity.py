@@ -281,11 +281,16 @@ def test_half_precision_stays_so(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, L, S), (B, 0, S), (B, L, 0)])
-def test_sizes_of_zero(sizes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_sizes_of_zero(sizes: tuple[int, int, int], masked: bool) -> None:
     theirs = drawn_layer({"num_heads": 2, "batch_first": True}, 0)
     query, key = torch.randn(sizes[0], sizes[1], 8), torch.randn(sizes[0], sizes[2], 8)
-    expected = theirs(query, key, key)
-    for found, right in zip(regard.convert(theirs)(query, key, key), expected, strict=True):
+    masks = {}
+    if masked:
+        masks["attn_mask"] = torch.zeros(sizes[0] * 2, *sizes[1:], dtype=torch.bool)
+        masks["key_padding_mask"] = torch.zeros(sizes[0], sizes[2], dtype=torch.bool)
+    expected = theirs(query, key, key, **masks)
+    for found, right in zip(regard.convert(theirs)(query, key, key, **masks), expected, strict=True):
         close(found, right)
 
 

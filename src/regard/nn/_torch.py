@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from functools import reduce
+from operator import add, and_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from regard.errors import ArgumentError, UnsupportedError
-from regard.functional import Mask, Observe, attention, causal, dense, from_torch
+from regard.functional import Mask, Observe, attention, causal, dense, padding
 from regard.functional.shield import _may_look
 from regard.nn._parts import check_size
 
@@ -153,32 +155,33 @@ def _masks(
     batch, heads, queries, keys, extra, batched = sizes
     _check_mask("key_padding_mask", key_padding_mask, [(batch, keys) if batched else (keys,)])
     _check_mask("attn_mask", attn_mask, [(queries, keys), (batch * heads, queries, keys)])
-    hint = None
+    masks, biases = [], []
     if is_causal:
         if attn_mask is None:
             raise ArgumentError(
                 "is_causal=True says that attn_mask is the causal one, and needs it; got attn_mask=None"
             )
-        hint = causal(offset=0)
+        band = causal(offset=0)
         if extra:
-            hint = dense(pad(hint.allowed((queries, keys), attn_mask.device), (0, extra), value=True))
+            band = dense(pad(band.allowed((queries, keys), attn_mask.device), (0, extra), value=True))
+        masks.append(band)
         if _is_nothing_but_causal(attn_mask):
             attn_mask = None
-    bias = None
     if key_padding_mask is not None:
-        key_padding_mask = pad(key_padding_mask, (0, extra)).view(batch, keys + extra)
-        if key_padding_mask.is_floating_point():
-            bias, key_padding_mask = key_padding_mask[:, None, None], None
+        table = (pad(key_padding_mask, (0, extra)) if extra else key_padding_mask).view(batch, keys + extra)
+        if table.is_floating_point():
+            biases.append(table[:, None, None])
+        else:
+            masks.append(padding(~table))
     if attn_mask is not None:
-        attn_mask = pad(attn_mask, (0, extra))
-        if attn_mask.is_floating_point():
-            lead = (1, 1) if attn_mask.dim() == 2 else (batch, heads)
-            table = attn_mask.view(*lead, queries, keys + extra)
-            bias, attn_mask = table if bias is None else table + bias, None
-    mask = None
-    if key_padding_mask is not None or attn_mask is not None:
-        mask = from_torch(key_padding_mask, attn_mask, num_heads=heads)
-    return mask if hint is None else hint if mask is None else hint & mask, bias
+        lead = (1, 1) if attn_mask.dim() == 2 else (batch, heads)
+        table = (pad(attn_mask, (0, extra)) if extra else attn_mask).view(*lead, queries, keys + extra)
+        if table.is_floating_point():
+            biases.append(table)
+        else:
+            masks.append(dense(~table))
+    mask = reduce(and_, masks) if masks else None
+    return mask, reduce(add, biases) if biases else None
 
 
 def _check_mask(name: str, mask: Tensor | None, shapes: list[tuple[int, ...]]) -> None:
