@@ -44,8 +44,7 @@ class TransformerConfig:
     sinusoids are added besides. Only "learned" has a longest length, ``max_length``. ``norm_first`` normalises before
     each part of a block (Xiong et al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
 
-    Source: Wu, Cotterell, Hulden 2021, "Applying the Transformer to Character-level Transduction", arXiv 2005.10213,
-    section 3.
+    Source: Wu, Cotterell, Hulden 2021, "Applying the Transformer to Character-level Transduction", arXiv 2005.10213.
     """
 
     kind: ClassVar = "transformer"
