@@ -53,6 +53,8 @@ class Pretrained(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["
         folder = os.path.isdir(model_id)
         path = os.path.join(model_id, _WEIGHTS) if folder else hf_hub_download(model_id, _WEIGHTS, **download)
         try:
+            if config is None:
+                raise ArgumentError("there is no config.json")
             sizes = config if isinstance(config, cls.config_class) else cls.config_class(**config)
             model = cls(sizes)
             model.load_state_dict(load_file(path, device=map_location))
