@@ -97,7 +97,7 @@ def _tile_powers(rows, start, shift, out):
 
 @Threaded
 def powers(begin, step, q, k, shift, back, A, B):
-    """A = e^(2(q - c)) of (N, R, H), and B = e^(2(k + c)) of (N, Tk, H) as tiles (N, tiles, H, wide); ``back`` is -c."""
+    """A = e^2(q - c) of (N, R, H), and B = e^2(k + c) of (N, Tk, H) as tiles (N, tiles, H, wide); ``back`` is -c."""
     chunks, tiles = (q.shape[1] + CHUNK - 1) // CHUNK, B.shape[1]
     for task in range(begin, q.shape[0] * (chunks + tiles), step):
         n, part = task // (chunks + tiles), task % (chunks + tiles)
