@@ -47,13 +47,15 @@ def report() -> str:
     if problem.packed is None:
         raise RuntimeError("random numbers of unit size must fit the packed loops")
     A, B, inverse, scale = problem.packed
-    buffer = np.zeros(cpu.size(block), np.float32)
+    reach, keep = problem.reach, cpu.dropout(0.0, None)
+    buffer, logsumexp = np.zeros(cpu.size(block), np.float32), np.zeros((N, T), np.float32)
     sums = np.zeros_like(A), np.zeros_like(B), np.zeros((N, H), np.float32)
     terms = N * T * T * H
-    once = terms / _best(lambda: numba_packed.scores(0, A, B, inverse, scale, buffer, block, problem.reach))
-    back = terms / _best(lambda: numba_packed.gradients(0, A, B, buffer, *sums, block, problem.reach))
+    outputs = buffer, buffer.view(np.int32), logsumexp
+    once = terms / _best(lambda: numba_packed.weigh(0, A, B, inverse, scale, *outputs, block, reach, keep))
+    back = terms / _best(lambda: numba_packed.gradients(0, A, B, buffer, *sums, block, reach))
     return (
         f"One core: {rate / 1e9:.0f}e9 multiply-adds a second (float32).\n"
-        f"Scores: {once / 1e9:.1f}e9 terms a second, {once * _FORWARD / rate:.2f} of the bound ({_FORWARD} a term).\n"
+        f"Weights: {once / 1e9:.1f}e9 terms a second, {once * _FORWARD / rate:.2f} of the bound ({_FORWARD} a term).\n"
         f"Gradients: {back / 1e9:.1f}e9 terms a second, {back * _BACKWARD / rate:.2f} of the bound ({_BACKWARD})."
     )
