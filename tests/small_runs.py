@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from regard.models import RecurrentConfig
+from regard.models import Config, RecurrentConfig, TransformerConfig
 from regard.training.data import Example, Pairs, Units
 from regard.training.module import Recipe, Seq2SeqTraining
 from regard.training.run import Run
@@ -37,9 +37,34 @@ def recipe(**options: Any) -> Recipe:
     return Recipe(**{"minutes": None, "epochs": 2, "evaluations": 2, **small, **options})
 
 
-def new_run(directory: Path, pairs: Pairs, plan: Recipe, facts: dict[str, Any] | None = None, **options: Any) -> Run:
-    config = RecurrentConfig(0, 0, **{"embed_dim": 8, "hidden_dim": 16, "dropout": 0.1, **options})
-    run = prepare(pairs, config, plan, max_length=20, facts=facts or {})
+SMALL: dict[str, dict[str, Any]] = {
+    "recurrent": {"embed_dim": 8, "hidden_dim": 16, "dropout": 0.1},
+    "transformer": {
+        "dim": 16,
+        "heads": 2,
+        "feedforward": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "dropout": 0.1,
+    },
+}
+
+
+def small(kind: str, **options: Any) -> Config:
+    config = RecurrentConfig if kind == "recurrent" else TransformerConfig
+    return config(0, 0, **{**SMALL[kind], **options})
+
+
+def new_run(
+    directory: Path,
+    pairs: Pairs,
+    plan: Recipe,
+    facts: dict[str, Any] | None = None,
+    *,
+    kind: str = "recurrent",
+    **options: Any,
+) -> Run:
+    run = prepare(pairs, small(kind, **options), plan, max_length=20, facts=facts or {})
     run.create(directory)
     return run
 

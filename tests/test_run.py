@@ -20,15 +20,25 @@ from regard.training.data import Example
 from regard.training.run import FORMAT, Run, Search
 from small_runs import backwards, new_run, recipe
 
+POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"]
 FILES = ["config.json", "source.vocabulary.json", "target.vocabulary.json", "model.safetensors"]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    run = new_run(tmp_path / "run", backwards(), recipe(), {"data": "words.tsv"}, encoder_layers=2, hidden_dim=8)
+    return untrained(tmp_path, encoder_layers=2, hidden_dim=8)
+
+
+@pytest.fixture(params=["recurrent", "transformer"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return untrained(tmp_path, kind=request.param)
+
+
+def untrained(tmp_path: Path, **options: object) -> Path:
+    run = new_run(tmp_path / "run", backwards(), recipe(), {"data": "words.tsv"}, **options)
     with torch.no_grad():  # so that answers differ, and end at various lengths
         for parameter in run.model.parameters():
-            parameter.mul_(3)
+            parameter.mul_(3 if run.model.config.kind == "recurrent" else 1.5)
     run.save_weights(tmp_path / "run")
     return tmp_path / "run"
 
@@ -47,10 +57,18 @@ def refused(folder: Path, match: str) -> None:
     assert "; " in message  # what to do
 
 
-def test_what_is_written_is_read_again(folder: Path) -> None:
-    first = new_run(folder.parent / "again", backwards(), recipe(), {"data": "ä"}, cell="lstm", score=None)
-    first.save_weights(folder.parent / "again")
-    second = Run.load(str(folder.parent / "again"))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cell": "lstm", "score": None},
+        *({"kind": "transformer", "positions": positions} for positions in POSITIONS),
+        {"kind": "transformer", "norm_first": False},
+    ],
+)
+def test_what_is_written_is_read_again(options: dict[str, object], tmp_path: Path) -> None:
+    first = new_run(tmp_path / "again", backwards(), recipe(), {"data": "ä"}, **options)
+    first.save_weights(tmp_path / "again")
+    second = Run.load(str(tmp_path / "again"))
     assert not second.model.training
     for name in ("source", "target", "source_units", "target_units", "max_length", "growth", "training"):
         assert getattr(second, name) == getattr(first, name)
@@ -61,6 +79,35 @@ def test_what_is_written_is_read_again(folder: Path) -> None:
     lines = ["abc", "", "fedcba", "x"]
     first.model.eval()
     assert list(second.predict(lines)) == list(first.predict(lines))
+
+
+def test_a_run_of_before_there_were_kinds_is_recurrent(folder: Path) -> None:
+    expected = list(Run.load(folder).predict(["abc"]))
+    model = json.loads((folder / "config.json").read_text())["model"]
+    assert model.pop("kind") == "recurrent"
+    change(folder, model=model)
+    assert list(Run.load(folder).predict(["abc"])) == expected
+
+
+def test_a_kind_that_is_not_known_is_refused_naming_those_that_are(folder: Path) -> None:
+    model = json.loads((folder / "config.json").read_text())["model"]
+    change(folder, model={**model, "kind": "convolution"})
+    refused(folder, "expected a kind of recurrent, transformer, got 'convolution'")
+    change(folder, model={**model, "kind": "transformer"})
+    refused(folder, "damaged")
+
+
+def test_learned_positions_reach_as_far_as_answers_do(tmp_path: Path) -> None:
+    pairs = backwards()
+    longer = [example._replace(target=example.target * 3) for example in pairs.examples]
+    run = new_run(tmp_path, replace(pairs, examples=longer), recipe(), kind="transformer", positions="learned")
+    with torch.no_grad():
+        run.model.decoder.norm.bias.fill_(1)
+        run.model.target_embedding.weight[EOS] = -9  # answers never end
+    run.save_weights(tmp_path)
+    (answer,) = Run.load(tmp_path).predict(["abcde" * 5])
+    assert answer.cut
+    assert len(answer.predictions[0].units) == 10 + 3 * 20
 
 
 def test_a_run_can_be_moved(folder: Path) -> None:
@@ -166,8 +213,8 @@ def test_a_run_without_weights_can_be_opened_to_resume(folder: Path) -> None:
     assert Run.load(folder, trained=False).max_length == 20
 
 
-def test_answers_keep_their_order_over_lengths_and_windows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run.load(folder)
+def test_answers_keep_their_order_over_lengths_and_windows(either: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.load(either)
     lines = ["abcdef", "", "a", "fed", "bb", "", "cafe", "dead", "f", "abcabcabc", "bed"]
     search = Search(beam=3, n_best=2)
     expected = [answer for line in lines for answer in run.predict([line], search)]
@@ -182,7 +229,7 @@ def test_answers_keep_their_order_over_lengths_and_windows(folder: Path, monkeyp
                 assert a.score == pytest.approx(b.score, abs=1e-5)
 
 
-def test_batches_keep_to_their_budget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_keep_to_their_budget(either: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, ...]] = []
 
     def search(model: object, source: torch.Tensor, lengths: torch.Tensor, **options: object) -> list[list[Hypothesis]]:
@@ -191,7 +238,7 @@ def test_batches_keep_to_their_budget(folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(run_module, "beam_search", search)
     list(
-        Run.load(folder).predict(["a", "abcdef", "bc", "f", "fedcba", "abc", "b", "c"], Search(beam=2, batch_tokens=24))
+        Run.load(either).predict(["a", "abcdef", "bc", "f", "fedcba", "abc", "b", "c"], Search(beam=2, batch_tokens=24))
     )
     assert sum(rows for rows, _ in shapes) == 8
     assert all(2 * rows * length <= 24 for rows, length in shapes)
@@ -210,13 +257,13 @@ def test_lines_are_read_as_they_are_needed(folder: Path, monkeypatch: pytest.Mon
     assert list(Run.load(folder).predict([])) == []
 
 
-def test_a_blank_line_has_no_predictions(folder: Path) -> None:
-    for answer in Run.load(folder).predict(["", ""], Search(n_best=3)):
+def test_a_blank_line_has_no_predictions(either: Path) -> None:
+    for answer in Run.load(either).predict(["", ""], Search(n_best=3)):
         assert (answer.predictions, answer.units, answer.unseen, answer.cut) == ([], [], 0, False)
 
 
-def test_unseen_units_are_counted_and_answered(folder: Path) -> None:
-    run = Run.load(folder)
+def test_unseen_units_are_counted_and_answered(either: Path) -> None:
+    run = Run.load(either)
     with_unseen, plain = run.predict(["a猫bé猫", "abc"])
     assert (with_unseen.unseen, plain.unseen) == (3, 0)
     assert with_unseen.units == ["a", "猫", "b", "é", "猫"]
@@ -224,8 +271,8 @@ def test_unseen_units_are_counted_and_answered(folder: Path) -> None:
     assert run.source.encode("猫") == [UNK]
 
 
-def test_a_line_beyond_the_longest_is_cut_and_said(folder: Path) -> None:
-    run = Run.load(folder)
+def test_a_line_beyond_the_longest_is_cut_and_said(either: Path) -> None:
+    run = Run.load(either)
     whole, long, huge = run.predict(["abcde" * 4, "abcde" * 4 + "f", "abcde" * 20_000])
     assert (whole.cut, long.cut, huge.cut) == (False, True, True)
     assert whole.units == long.units == huge.units == list("abcde" * 4)
@@ -242,14 +289,15 @@ def test_an_answer_is_no_longer_than_the_data_give_reason_to(folder: Path) -> No
         assert len(prediction.units) == 10 + len(line) * run.growth
 
 
-def test_weights_have_a_row_a_step_and_a_column_a_unit(folder: Path) -> None:
-    lines = ["abcdef", "ab"]
-    for line, answer in zip(lines, Run.load(folder).predict(lines, Search(n_best=5, weights=True)), strict=True):
+def test_weights_have_a_row_a_step_and_a_column_a_unit(either: Path) -> None:
+    lines, run = ["abcdef", "ab"], Run.load(either)
+    heads = () if run.model.config.kind == "recurrent" else (2, 2)
+    for line, answer in zip(lines, run.predict(lines, Search(n_best=5, weights=True)), strict=True):
         assert len(answer.predictions) == 5
         assert [p.score for p in answer.predictions] == sorted((p.score for p in answer.predictions), reverse=True)
         for prediction in answer.predictions:
-            assert prediction.weights.shape == (len(prediction.units) + prediction.finished, len(line))
-            torch.testing.assert_close(prediction.weights.sum(-1), torch.ones(len(prediction.weights)))
+            assert prediction.weights.shape == (*heads, len(prediction.units) + prediction.finished, len(line))
+            torch.testing.assert_close(prediction.weights.sum(-1), torch.ones(prediction.weights.shape[:-1]))
 
 
 def test_more_answers_than_the_beam_holds_are_refused(folder: Path) -> None:
@@ -257,8 +305,8 @@ def test_more_answers_than_the_beam_holds_are_refused(folder: Path) -> None:
         list(Run.load(folder).predict(["abc"], Search(beam=2, n_best=3)))
 
 
-def test_scoring_counts_what_is_right(folder: Path) -> None:
-    run = Run.load(folder)
+def test_scoring_counts_what_is_right(either: Path) -> None:
+    run = Run.load(either)
     sources = [example.source for example in backwards().examples]
     answers = [answer.predictions[0].units for answer in run.predict_units(sources)]
     run.model.train()  # as in the middle of training, whose dropout may not show

@@ -238,8 +238,8 @@ def test_p3_what_is_longer_than_ever_works_or_is_refused_naming_both_lengths(con
         model(source[:, :3], torch.tensor([3]), target)
     assert model(source[:, :10], lengths - 1, target[:, :10]).isfinite().all()
     with torch.no_grad():
-        model.target_embedding.weight[EOS] = 0
-        model.target_embedding.weight[4:] += 9  # never ends
+        model.decoder.norm.bias.fill_(1)
+        model.target_embedding.weight[EOS] = -9  # never ends
     beam_search(model, source[:, :3], torch.tensor([3]), max_lengths=torch.tensor([10]))
     with pytest.raises(ArgumentError, match=named):
         beam_search(model, source[:, :3], torch.tensor([3]), max_lengths=torch.tensor([11]))

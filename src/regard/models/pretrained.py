@@ -49,14 +49,34 @@ class Pretrained(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["
         save_file(plain_weights(self), save_directory / _WEIGHTS, metadata={"format": "pt"})
 
     @classmethod
-    def _from_pretrained(cls, *, model_id: str, config: Any = None, map_location: str = "cpu", **download: Any) -> Self:
-        folder = os.path.isdir(model_id)
-        path = os.path.join(model_id, _WEIGHTS) if folder else hf_hub_download(model_id, _WEIGHTS, **download)
+    def _from_pretrained(  # type: ignore[override]  # other options would have no effect, and so are refused
+        cls,
+        *,
+        model_id: str,
+        revision: str | None,
+        cache_dir: str | Path | None,
+        force_download: bool,
+        local_files_only: bool,
+        token: str | bool | None,
+        config: Any = None,
+        map_location: str = "cpu",
+    ) -> Self:
+        path = os.path.join(model_id, _WEIGHTS)
+        if not os.path.isdir(model_id):
+            path = hf_hub_download(
+                model_id,
+                _WEIGHTS,
+                revision=revision,
+                cache_dir=cache_dir,
+                force_download=force_download,
+                local_files_only=local_files_only,
+                token=token,
+            )
         try:
             if config is None:
                 raise ArgumentError("there is no config.json")
             sizes = config if isinstance(config, cls.config_class) else cls.config_class(**config)
-            model = cls(sizes)
+            model = cls(sizes).to(map_location)
             model.load_state_dict(load_file(path, device=map_location))
         except (TypeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
             reason = " ".join(str(error).split())
