@@ -262,19 +262,20 @@ def test_every_dtype_is_rounded_once(kind: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_does_not_add_in_half(dtype: torch.dtype) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # torch adds wide on a CPU in any case, not on a GPU
     keys = 3001
-    at, to = torch.tensor([0]), torch.arange(keys)
+    at, to = torch.tensor([0], device=device), torch.arange(keys, device=device)
     shaw = Shaw(2, 1)
     nn.init.ones_(shaw.values)
-    shaw = shaw.to(dtype)
-    weights = torch.full((1, 1, keys), 1 / keys, dtype=dtype).requires_grad_()
+    shaw = shaw.to(device, dtype)
+    weights = torch.full((1, 1, keys), 1 / keys, dtype=dtype, device=device).requires_grad_()
     added = shaw.of_weights(weights, at, to)
     assert added.dtype == dtype
-    torch.testing.assert_close(added.float(), torch.ones(1, 1, 2), rtol=0, atol=0.01)
-    t5 = T5Bias(1).to(dtype)
-    t5.bias(torch.zeros(1, 1, 2, dtype=dtype), at, to).sum().backward()
+    torch.testing.assert_close(added.float().cpu(), torch.ones(1, 1, 2), rtol=0, atol=0.01)
+    t5 = T5Bias(1).to(device, dtype)
+    t5.bias(torch.zeros(1, 1, 2, dtype=dtype, device=device), at, to).sum().backward()
     assert t5.weight.grad.sum().item() == pytest.approx(keys, rel=0.01)
-    query = torch.ones(1, 1, 2, dtype=dtype, requires_grad=True)
+    query = torch.ones(1, 1, 2, dtype=dtype, device=device, requires_grad=True)
     nn.init.ones_(shaw.keys)
     shaw.bias(query, at, to).sum().backward()
     assert query.grad[0, 0, 0].item() == pytest.approx(keys / 2**0.5, rel=0.01)

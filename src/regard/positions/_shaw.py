@@ -72,7 +72,7 @@ class Shaw(Relative):
             )
         check_places(query, query_places, "query_places")
         products = query @ self.keys.to(query.dtype).mT / head_dim**0.5
-        # The gather's gradient adds up Tk numbers: not in half precision.
+        # In float32 at least: a GPU adds up the gather's gradient, a number for each key, in the products' own dtype.
         found = of_distance(products.to(working(query.dtype)), between(query_places, key_places), self.max_distance)
         return found.to(query.dtype)
 

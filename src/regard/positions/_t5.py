@@ -84,7 +84,7 @@ class T5Bias(Relative):
         """weight[bucket(j − i), h], in the query's dtype."""
         check_heads(query, self.num_heads, "T5Bias")
         check_places(query, query_places, "query_places")
-        # In float32 at least, as the gradient adds up as many numbers as there are pairs of places.
+        # In float32 at least: a GPU adds up the gather's gradient, a number for each key, in the table's own dtype.
         table = self.weight.to(working(self.weight.dtype))[self._bucket_of].mT.unsqueeze(-2)
         bias = of_distance(table, between(query_places, key_places), self.max_distance).to(query.dtype)
         return bias.unsqueeze(0) if query.dim() > 3 and bias.dim() == 3 else bias
