@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockConfig", "DecoderBlock", "EncoderBlock", "Looked"]
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
+# In place, on what `linear1` has just made: to ask for as much memory again can cost more than the product itself.
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": nn.functional.relu_, "gelu": nn.functional.gelu}
 
 
 @dataclass(frozen=True)

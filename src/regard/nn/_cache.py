@@ -25,8 +25,8 @@ class KeyValueCache:
     ``window=n`` keeps the last n tokens alone, and its layer attends as under ``causal() & window(n)``.
 
     Where gradients are not recorded (`torch.no_grad`, `torch.inference_mode`), a token costs its own size: the memory
-    doubles when it is full, and what was handed out before is not written to. Where they are recorded, the cache is
-    concatenated anew with each call, and gradients flow through it.
+    doubles when it is full, and what was handed out before is not written to. Where they are recorded, and in what is
+    compiled or exported, the cache is concatenated anew with each call, and gradients flow through it.
 
     Shapes: key and value (B, heads, T, d), None before the first token.
     Errors: `ArgumentError` where sizes, dtype or device are not those of what is in the cache.
@@ -130,7 +130,7 @@ class _Rows:
     def extended(self, new: Tensor, start: int) -> _Rows:
         """These rows from ``start`` on, and new ones behind them."""
         buffer, end = self.buffer, self.end + new.shape[-2]
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return _Rows.whole(torch.cat([buffer.data[..., start : self.end, :], new], -2))
         # An inference tensor may not be written to outside of inference mode.
         open_to_us = not buffer.data.is_inference() or torch.is_inference_mode_enabled()
