@@ -18,6 +18,7 @@ import pytest
 
 from commands import MODEL, QUICK, Command, spelt, start, table
 from regard import __version__
+from regard.cli.train import _LEFT_OUT
 from regard.training import cmudict
 from regard.training.data import Example, Pairs, Units
 from regard.training.run import Run
@@ -25,7 +26,7 @@ from small_runs import at_update
 
 pytest_plugins = ["command_fixtures"]
 PNG = b"\x89PNG\r\n"
-HEAVY = ["torch", "numpy", "lightning", "rich", "matplotlib", "safetensors", "torchmetrics"]
+HEAVY = ["torch", "numpy", "lightning", "rich", "matplotlib", "safetensors", "torchmetrics", "huggingface_hub"]
 
 
 @pytest.fixture
@@ -144,6 +145,38 @@ def test_train_finds_a_name_for_the_run(
         assert Run.load(f"runs/{name}").model.attention is None
 
 
+@pytest.mark.parametrize("positions", ["learned", "shaw"])
+def test_a_transformer_is_trained_used_and_looked_into_by_the_same_commands(
+    positions: str, data: Path, tmp_path: Path, regard: Command
+) -> None:
+    run = tmp_path / "run"
+    size = ["--dim", "16", "--heads", "2", "--feedforward", "24", "--layers", "2", "--positions", positions]
+    said = regard("train", data, "--out", run, "--model", "transformer", *size, "--epochs", "1").out
+    assert f"what it looked at: {run / 'attention.png'}" in said
+    config = json.loads((run / "config.json").read_text())
+    told = {name: config["model"][name] for name in ("kind", "dim", "heads", "feedforward", "positions", "dropout")}
+    assert told == {
+        "kind": "transformer",
+        "dim": 16,
+        "heads": 2,
+        "feedforward": 24,
+        "positions": positions,
+        "dropout": _LEFT_OUT["transformer"]["dropout"][0],
+    }
+    assert (config["model"]["encoder_layers"], config["model"]["decoder_layers"]) == (2, 2)
+    for name, field in (("lr", "learning_rate"), ("warmup", "warmup")):
+        assert config["training"]["recipe"][field] == _LEFT_OUT["transformer"][name]
+    assert len(regard("predict", run, data).out.splitlines()) == 40
+    assert "(40 pairs)" in regard("evaluate", run, data, "--beam", "1").out
+    for options in ([], ["--heads"], ["--heads", "--n-best", "2"]):
+        ended = regard("look", run, "bad", "cab", "--out", tmp_path / "a.png", *options)
+        assert ended.code == 0
+        assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+    again = regard("train", data, "--out", run.with_name("again"), "--model", "transformer", *size, "--epochs", "1")
+    assert again.code == 0
+    assert (run.with_name("again") / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
 def test_train_without_data_is_english_pronunciation(
     tmp_path: Path, regard: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +214,14 @@ def test_a_training_of_a_second_ends_and_leaves_a_model(data: Path, tmp_path: Pa
         (["--minutes", "soon"], "valid number"),
         (["--seed", "-1"], "--seed: expected a number from 0"),
         (["--score", "best"], "best"),
+        (["--model", "convolution"], "convolution"),
+        (["--positions", "absolute"], "absolute"),
+        (["--heads", "4"], "--heads: only with --model transformer, and this is recurrent"),
+        (["--feedforward", "8", "--dim", "8"], "--dim, --feedforward: only with --model transformer"),
+        (["--positions", "t5", "--model", "recurrent"], "--positions: only with --model transformer"),
+        (["--model", "transformer", "--score", "dot"], "--score: only with --model recurrent, and this is transformer"),
+        (["--model", "transformer", "--no-input-feeding"], "--input-feeding: only with --model recurrent"),
+        (["--model", "transformer", "--hidden-dim", "8", "--cell", "gru"], "--cell, --hidden-dim: only with"),
         (["--bogus"], "--bogus"),
     ],
 )
@@ -210,6 +251,9 @@ def test_options_about_data_need_data(option: str, regard: Command) -> None:
         (["--embed-dim", "0"], "embed_dim"),
         (["--layers", "0"], "encoder_layers"),
         (["--dropout", "1"], "dropout"),
+        (["--model", "transformer", "--layers", "0"], "encoder_layers"),
+        (["--model", "transformer", "--heads", "3"], "heads: expected a divisor of dim \\(128\\), got 3"),
+        (["--model", "transformer", "--dim", "12", "--positions", "rotary"], "heads: expected an even"),
         (["--lr", "0"], "learning_rate"),
         (["--batch-tokens", "0"], "batch_tokens"),
         (["--max-length", "0"], "max_length"),
@@ -443,6 +487,13 @@ def test_look_needs_attention(data: Path, tmp_path: Path, regard: Command) -> No
     assert not (run / "attention.png").exists()
     assert regard("predict", run, data).code == 0
     assert "this model has no attention to look at; train one without --score none" in regard("look", run, "bad").error
+
+
+def test_look_at_heads_needs_heads(trained: Path, regard: Command) -> None:
+    assert (
+        "this model has one attention, with one head; leave --heads away"
+        in regard("look", trained, "bad", "--heads").error
+    )
 
 
 # When something goes wrong with us

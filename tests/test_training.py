@@ -134,6 +134,15 @@ def test_it_learns_to_spell_backwards(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "100 %  epoch 50  loss" in said
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "t5"])
+def test_a_transformer_learns_it_as_well(positions: str, tmp_path: Path) -> None:
+    pairs = backwards()
+    options = {"kind": "transformer", "positions": positions, "dim": 32, "dropout": 0.0}
+    run, outcome = train(tmp_path, recipe(epochs=40, evaluations=2, learning_rate=5e-3), pairs, **options)
+    assert outcome.dev.error_rate < 0.1
+    assert Run.load(tmp_path).score(pairs.examples).error_rate == run.score(pairs.examples).error_rate < 0.1
+
+
 def test_the_average_is_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Seq2SeqTraining] = []
     at_update(monkeypatch, 1, seen.append)
