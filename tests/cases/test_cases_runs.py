@@ -1,4 +1,4 @@
-"""Faults that people reported of other libraries' checkpoints and resumed trainings, by the ids of the list of cases."""
+"""Faults that people reported of other libraries' checkpoints and resumed runs, by the ids of the list of cases."""
 
 from __future__ import annotations
 
