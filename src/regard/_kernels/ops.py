@@ -163,7 +163,8 @@ def _differentiable(*inputs: Any) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = _Additive.apply(*inputs)
         return found
     with torch._C._AutoDispatchBelowAutograd():
-        return additive(*inputs)
+        found = additive(*inputs)
+    return found
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> None:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Attended", "attend", "logsumexp"]
+__all__ = ["Attended", "attend", "weights"]
 
 
 class Attended(NamedTuple):
-    """Output in the value's dtype; weights before dropout, and scores before the mask, as they were computed."""
+    """Output in the value's dtype; weights before dropout, and scores with -inf where masked, as they were computed."""
 
     output: Tensor
     weights: Tensor
@@ -51,7 +51,24 @@ def attend(
     masked = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
     weights = torch.softmax(masked, -1)
     kept = torch.nn.functional.dropout(weights, dropout_p) if dropout_p else weights
-    return Attended((kept @ value).to(dtype), weights, scores)
+    return Attended((kept @ value).to(dtype), weights, masked)
+
+
+def weights(
+    query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scale: float, logsumexp: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The weights of dot products, and the logsumexp of their rows if asked for, with one buffer and no gradients."""
+    query, key = _wide(query) * scale, _wide(key)
+    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = query @ key.mT
+    if bias is not None:
+        scores += bias
+    if allowed is not None:
+        scores.masked_fill_(~allowed, -torch.inf)
+    sums = scores.logsumexp(-1) if logsumexp else None
+    # A row is read whole before it is written, so that its weights may take its place
+    return (scores.softmax(-1) if torch.compiler.is_compiling() else torch.softmax(scores, -1, out=scores)), sums
 
 
 def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
@@ -61,11 +78,6 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     if weight.ndim == 1:
         return hidden @ weight
     return (hidden @ weight[:, None, :, None]).squeeze(-1)
-
-
-def logsumexp(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """ln sum_j exp(score_ij) over the keys that may be attended, -inf where there are none."""
-    return (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).logsumexp(-1)
 
 
 def _wide(tensor: Tensor) -> Tensor:

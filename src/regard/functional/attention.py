@@ -140,22 +140,24 @@ def _attend(
     with torch.no_grad():
         if causal and call.mask is not None:
             given = given._replace(allowed=call.mask.table(call.shape, query.device))
-        if attended is None:
-            attended = reference.attend(*given[:5], scale=scale, weight=weight)
-        return output, _observation(call.observe, attended, given)
+        return output, _observation(call.observe, attended, given, scale)
 
 
-def _observation(what: Observe, attended: reference.Attended, given: Shielded) -> Observation:
+def _observation(what: Observe, attended: reference.Attended | None, given: Shielded, scale: float) -> Observation:
     """The statistics, from the matrix; rows that the kernel was given in place of empty ones count as empty."""
-    weights, scores, allowed = given.finish(attended.weights.detach()), attended.scores.detach(), given.allowed
+    if attended is None:
+        query, key, _, bias, allowed = given[:5]
+        weights, logsumexp = reference.weights(query, key, bias, allowed, scale=scale, logsumexp=what.logsumexp)
+    else:
+        weights, allowed = attended.weights.detach(), given.allowed
+        logsumexp = attended.scores.detach().logsumexp(-1) if what.logsumexp else None
     if allowed is not None and given.empty is not None:
         allowed = allowed & ~given.empty
-    logsumexp = None
-    if what.logsumexp:
-        logsumexp = reference.logsumexp(scores, allowed)
-        if given.spoiled is not None:
-            logsumexp = logsumexp.masked_fill(given.spoiled.squeeze(-1), torch.nan)
-    return summarise(what, weights, logsumexp, None if allowed is None else ~allowed)
+    if logsumexp is not None and given.empty is not None:
+        logsumexp = logsumexp.masked_fill(given.empty.squeeze(-1), -torch.inf)
+    if logsumexp is not None and given.spoiled is not None:
+        logsumexp = logsumexp.masked_fill(given.spoiled.squeeze(-1), torch.nan)
+    return summarise(what, given.finish(weights), logsumexp, None if allowed is None else ~allowed)
 
 
 def explain_impl(
