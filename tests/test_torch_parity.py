@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import regard
 from regard.errors import ArgumentError, UnsupportedError
 from regard.nn import MultiHeadAttention, TorchMultiheadAttention
+from regard.nn._torch import _is_nothing_but_causal
 from torch_drawn import (
     GRADIENTS,
     KDIM,
@@ -130,6 +131,37 @@ def test_weights_never_change_the_output(embed, asked, seed: int) -> None:
     assert torch.equal(*answers)
 
 
+def test_a_kernel_is_told_that_a_mask_is_causal_where_it_is_so() -> None:
+    later = torch.ones(L, S, dtype=torch.bool).triu(1)
+    added = torch.zeros(L, S).masked_fill(later, -math.inf)
+    assert _is_nothing_but_causal(later)
+    assert _is_nothing_but_causal(added)
+    for other in (
+        ~later,
+        later.mT,
+        added.nan_to_num(),
+        added + 1,
+        later.expand(B, L, S),
+        later | torch.eye(L, S).bool(),
+    ):
+        assert not _is_nothing_but_causal(other)
+
+
+def test_a_query_that_sees_nothing_is_not_felt_though_it_be_nan() -> None:
+    layer = regard.convert(drawn_layer({"num_heads": 3, "batch_first": True}, 0))
+    x = torch.randn(B, L, 12)
+    hidden = torch.zeros(L, L, dtype=torch.bool)
+    hidden[2] = hidden[:, 2] = True
+    found = []
+    for y in (x, x.index_fill(1, torch.tensor(2), math.nan)):
+        key = y.clone().requires_grad_()
+        output, weights = layer(y, key, y, attn_mask=hidden)
+        (gradient,) = torch.autograd.grad(output.square().sum() + weights.square().sum(), key)
+        found.append((output, weights, gradient))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_what_is_masked_is_not_felt_though_it_be_nan() -> None:
     layer = regard.convert(drawn_layer({"num_heads": 3, "batch_first": True}, 0))
     call = drawn_call(
@@ -192,6 +224,9 @@ def test_multi_head_attention_refuses_keys_of_its_state_that_it_has_not() -> Non
     ours.load_state_dict(copy.deepcopy(ours).state_dict())
     with pytest.raises(RuntimeError, match="Missing key"):
         ours.load_state_dict(nn.MultiheadAttention(8, 2, bias=False).state_dict())
+    ours.load_state_dict(nn.MultiheadAttention(8, 2).state_dict(), assign=True)
+    parts = [projection.weight.untyped_storage() for projection in (ours.q_proj, ours.k_proj, ours.v_proj)]
+    assert len({part.data_ptr() for part in parts}) == 3  # safetensors, for one, refuses parts of one storage
     missing = MultiHeadAttention(8, 2, bias=False).load_state_dict(
         nn.MultiheadAttention(8, 2).state_dict(), strict=False
     )

@@ -35,7 +35,7 @@ requests = st.fixed_dictionaries(
         "need_weights": st.booleans(),
         "average_attn_weights": st.booleans(),
         "batched": st.sampled_from([True, True, False]),
-        "inputs": st.sampled_from(["one", "two", "three"]),
+        "inputs": st.sampled_from(["one", "two", "three", "values"]),
     }
 )
 
@@ -79,15 +79,15 @@ def drawn_call(layer: nn.MultiheadAttention, asked: dict[str, Any], empty: bool 
     inputs = asked["inputs"]
     if layer.kdim != layer.embed_dim or layer.vdim != layer.embed_dim:
         inputs = "three"
-    length = L if inputs == "one" else S
+    length = L if inputs in ("one", "values") else S
 
     def drawn(length: int, size: int) -> Tensor:
         lead = (length,) if not asked["batched"] else (B, length) if layer.batch_first else (length, B)
         return torch.randn(*lead, size, dtype=dtype, requires_grad=True)
 
     query = drawn(L, layer.embed_dim)
-    key = query if inputs == "one" else drawn(length, layer.kdim)
-    value = drawn(length, layer.vdim) if inputs == "three" else key
+    key = query if inputs in ("one", "values") else drawn(length, layer.kdim)
+    value = drawn(length, layer.vdim) if inputs in ("three", "values") else key
     batch = B if asked["batched"] else 1
     shape = (L, length) if asked["rank"] == 2 else (batch * heads, L, length)
     padding = (batch, length) if asked["batched"] else (length,)
