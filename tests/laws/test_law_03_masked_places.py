@@ -52,7 +52,10 @@ def test_keys_that_nobody_may_see(call: Call, junk: float, look: bool) -> None:
     with looking(look):
         clean, of_clean = gradients(call)
         output, of_poisoned = gradients(poison(call, unseen, junk))
+        with torch.no_grad():  # where no gradient is wanted, the output alone is looked at
+            alone = poison(call, unseen, junk).run()
     torch.testing.assert_close(output, clean)
+    torch.testing.assert_close(alone, clean)
     for a, b in zip(of_poisoned, of_clean, strict=True):
         torch.testing.assert_close(a, b)
     assert not of_poisoned[1][unseen].any()
@@ -73,7 +76,10 @@ def test_keys_that_some_may_see_spoil_only_those(call: Call, junk: float, look: 
     with looking(look):
         clean, of_clean = gradients(call, of_output)
         output, of_poisoned = gradients(poison(call, poisoned, junk), of_output)
+        with torch.no_grad():
+            alone = poison(call, poisoned, junk).run()
     torch.testing.assert_close(output[~spoiled], clean[~spoiled])
+    torch.testing.assert_close(alone[~spoiled], clean[~spoiled])
     if not (look and call.allowed.all()):  # a mask that hides nothing is none, and then 0 * inf is torch's affair
         assert output[spoiled].isnan().all()
         for a, b in zip(of_poisoned, of_clean, strict=True):
@@ -143,3 +149,18 @@ def test_what_is_attended_and_not_finite_is_seen(impl: str) -> None:
     assert output[0, 0].isnan().any(-1).all()
     assert output[0, 1:].isfinite().all()
     assert output[1].isfinite().all()
+
+
+@pytest.mark.parametrize("junk", JUNK[:3])
+@pytest.mark.parametrize("mask", ["causal", "window", "left"])
+def test_across_the_blocks_of_a_fused_kernel(mask: str, junk: float) -> None:
+    call = make_call((2, 2, 1, 530, 530, 16, 16), mask=mask)
+    allowed = call.allowed
+    at = torch.zeros(call.key.shape[:-1], dtype=torch.bool)
+    at[..., [3, 300, 529]] = True
+    at &= allowed[..., 0, :].logical_not() if mask == "left" else True
+    clean, poisoned = call.run(), poison(call, at, junk).run()
+    touched = (allowed & at[..., None, :]).any(-1)
+    assert at.any()
+    assert not touched.all()
+    torch.testing.assert_close(poisoned[~touched], clean[~touched])

@@ -14,7 +14,7 @@ from regard.functional.fused import attend_additive
 from regard.functional.masks import Mask
 from regard.functional.observe import Observation, Observe, summarise
 from regard.functional.scores import Additive, ScaledDot, Score
-from regard.functional.shield import Shielded, shield
+from regard.functional.shield import Shielded, shield, tame
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -113,9 +113,9 @@ class _Call(NamedTuple):
 
 
 def _attend(
-    call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+    call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, trust: bool = True
 ) -> Tensor | tuple[Tensor, Observation]:
-    causal = False
+    causal, inputs = False, (query, key, value)
     if call.kernel in ("cpu", "triton") and isinstance(call.score, Additive):
         rest = (bias, call.mask, call.shape, call.dropout_p, call.observe, call.kernel)
         output, seen = attend_additive(query, key, value, call.score.weight, *rest)
@@ -125,7 +125,9 @@ def _attend(
     else:
         mask = call.mask or Mask()
         causal = call.kernel == "sdpa" and bias is None and mask.is_causal_from_start(*call.shape[-2:])
-        given = shield(query, key, value, bias, mask, call.shape, causal=causal)
+        trust = trust and call.kernel == "sdpa" and call.observe is None and not call.dropout_p
+        trust = trust and not (torch.is_grad_enabled() and _differentiable(*inputs, bias, *call.score.tensors()))
+        given = shield(*inputs, bias, mask, call.shape, causal=causal, trust=trust)
     query, scale, weight = call.score.terms(given.query)
     given = given._replace(query=query)
     attended: reference.Attended | None = None
@@ -134,6 +136,8 @@ def _attend(
     else:
         attended = reference.attend(*given[:5], scale=scale, weight=weight, dropout_p=call.dropout_p)
         output = attended.output
+    if given.trusted and not tame(output):
+        return _attend(call, *inputs, bias, trust=False)
     output = given.finish(output)
     if call.observe is None:
         return output
@@ -183,9 +187,10 @@ def explain_impl(
     """
     check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
     matrix = " (with dropout on the CPU torch builds the matrix too)" if dropout_p and query.is_cpu else ""
-    matrix = " (for the gradient of a bias torch builds the matrix too)" if _has_gradient(bias) else matrix
+    if torch.is_grad_enabled() and _differentiable(bias):
+        matrix = " (for the gradient of a bias torch builds the matrix too)"
     return explain(impl, score, query, matrix)
 
 
-def _has_gradient(bias: Tensor | None) -> bool:
-    return bias is not None and bias.requires_grad and torch.is_grad_enabled()
+def _differentiable(*tensors: Tensor | None) -> bool:
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)

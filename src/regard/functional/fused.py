@@ -63,9 +63,7 @@ def _observation(
     top = 0 if what.top is None else min(what.top, shape[-1])
     rows = [] if what.rows is None else list(what.rows)
     answers = ops.statistics(*inputs, low, high, per_query, rows, top, names, kernel)
-    found = {
-        name: answer.view(*shape[:-2], *answer.shape[2:]) for name, answer in zip(names, answers, strict=True)
-    }
+    found = {name: answer.view(*shape[:-2], *answer.shape[2:]) for name, answer in zip(names, answers, strict=True)}
     if "top" in found:
         found["top"] = Top(found["top"], found.pop("keys"))
     return Observation(**found)

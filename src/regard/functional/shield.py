@@ -18,7 +18,7 @@ from torch._C._functorch import maybe_current_level
 
 from regard.functional.masks import Mask
 
-__all__ = ["Shielded", "shield"]
+__all__ = ["Shielded", "shield", "tame"]
 
 
 class Shielded(NamedTuple):
@@ -31,6 +31,7 @@ class Shielded(NamedTuple):
     allowed: Tensor | None  # (..., Tq, Tk) bool, broadcasts; rows of nothing but False are opened; None: all, or causal
     empty: Tensor | None = None  # (..., Tq, 1) bool, broadcasts: the rows that may attend to nothing
     spoiled: Tensor | None = None  # (..., Hq, Tq, 1) bool: the rows that attend to what is not finite
+    trusted: bool = False  # nobody looked whether the inputs are finite: the output will tell
 
     def finish(self, rows: Tensor) -> Tensor:
         """Put 0 into the empty rows and NaN into the spoiled rows of a kernel's output (..., Tq, Ev)."""
@@ -48,8 +49,13 @@ def shield(
     shape: Sequence[int],
     *,
     causal: bool,
+    trust: bool,
 ) -> Shielded:
-    """``causal`` says that the kernel itself applies the mask, which then has no empty row."""
+    """``causal`` says that the kernel itself applies the mask, which then has no empty row.
+
+    With ``trust``, where values can be read, the inputs are taken to be finite: whatever masked NaN or inf does to an
+    output (not to gradients) can be seen in it, and to look at the output alone is a third of the work.
+    """
     look = _may_look(query, key, value)
     allowed = empty = None
     if not causal:
@@ -64,12 +70,14 @@ def shield(
         opened = allowed | empty
         bias = None if bias is None else bias.masked_fill(~allowed, 0.0)
     given = Shielded(query, key, value, bias, opened, empty)
-    return given if look and _tame(query, key, value) else _keep_out(given, allowed, mask, shape)
+    if look and trust:
+        return given._replace(trusted=True)
+    return given if look and tame(query, key, value) else _keep_out(given, allowed, mask, shape)
 
 
 def _keep_out(given: Shielded, allowed: Tensor | None, mask: Mask, shape: Sequence[int]) -> Shielded:
     """Zero what nobody may feel: rows that are not finite, keys that no query sees, queries that see no key."""
-    query, key, value, bias, _, empty, _ = given
+    query, key, value, bias, _, empty = given[:6]
     group = 1 if query.ndim == 2 else query.shape[-3] // max(key.shape[-3], 1)
     bad, bad_keys = _not_finite(query), _not_finite(key) | _not_finite(value)
     marked = bad_keys if group == 1 else bad_keys.repeat_interleave(group, -2)
@@ -109,7 +117,7 @@ def _may_look(*tensors: Tensor) -> bool:
     return all(type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cpu for tensor in tensors)
 
 
-def _tame(*tensors: Tensor) -> bool:
+def tame(*tensors: Tensor) -> bool:
     """Whether everything is finite, and so small that a product with it, even one that is masked, stays finite."""
     return all(torch.linalg.vector_norm(tensor.detach()).item() < torch.inf for tensor in tensors)
 
