@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
@@ -14,7 +15,7 @@ from regard.functional.fused import attend_additive
 from regard.functional.masks import Mask
 from regard.functional.observe import Observation, Observe, summarise
 from regard.functional.scores import Additive, ScaledDot, Score
-from regard.functional.shield import Shielded, shield, tame
+from regard.functional.shield import Shielded, shield
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -136,7 +137,7 @@ def _attend(
     else:
         attended = reference.attend(*given[:5], scale=scale, weight=weight, dropout_p=call.dropout_p)
         output = attended.output
-    if given.trusted and not tame(output):
+    if given.trusted and not math.isfinite(output.sum().item()):  # a sum is the quickest look at all numbers
         return _attend(call, *inputs, bias, trust=False)
     output = given.finish(output)
     if call.observe is None:

@@ -18,7 +18,7 @@ from torch._C._functorch import maybe_current_level
 
 from regard.functional.masks import Mask
 
-__all__ = ["Shielded", "shield", "tame"]
+__all__ = ["Shielded", "shield"]
 
 
 class Shielded(NamedTuple):
@@ -72,7 +72,7 @@ def shield(
     given = Shielded(query, key, value, bias, opened, empty)
     if look and trust:
         return given._replace(trusted=True)
-    return given if look and tame(query, key, value) else _keep_out(given, allowed, mask, shape)
+    return given if look and _tame(query, key, value) else _keep_out(given, allowed, mask, shape)
 
 
 def _keep_out(given: Shielded, allowed: Tensor | None, mask: Mask, shape: Sequence[int]) -> Shielded:
@@ -117,7 +117,7 @@ def _may_look(*tensors: Tensor) -> bool:
     return all(type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cpu for tensor in tensors)
 
 
-def tame(*tensors: Tensor) -> bool:
+def _tame(*tensors: Tensor) -> bool:
     """Whether everything is finite, and so small that a product with it, even one that is masked, stays finite."""
     return all(torch.linalg.vector_norm(tensor.detach()).item() < torch.inf for tensor in tensors)
 
