@@ -151,11 +151,13 @@ class MultiHeadAttention(nn.Module):
             mask = as_mask(mask, q.dim())
             places = _places(mask, shape, q.device, own=grows or (cache is None and (key is None or key is query)))
             q = self.positions.rotate(q, places.query)
-            k = self.positions.rotate(k, places.key[..., -k.shape[-2] :] if grows else places.key)
+            k = self.positions.rotate(k, places.key[..., shape[-1] - k.shape[-2] :])
         if cache is not None and grows:
+            mask = as_mask(mask, q.dim())
+            _check_cached(mask, shape, q.device, cache.window)
             k, v = cache.append(k, v)
-            if cache.window is not None:
-                mask, bias, places = _within(cache.window, mask, bias, places, shape, k)
+            if cache.window is not None and isinstance(mask, Mask):
+                mask, bias, places = _within(cache.window, mask, bias, places, shape[-1], k.shape[-2])
         answer = self._attend(q, k, v, mask, bias, observe, places)
         output = self._together(answer if isinstance(answer, Tensor) else answer[0])
         return output if isinstance(answer, Tensor) else (output, answer[1])
@@ -291,27 +293,33 @@ def _places(
     return _Places(place[:, keys - queries :] if own else last, place)
 
 
-def _within(
-    size: int,
-    mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None,
-    bias: Float[Tensor, "*biased Tq Tk"] | None,
-    places: _Places | None,
-    shape: Sequence[int],
-    k: Float[Tensor, "*B Hkv Tk d"],
-) -> tuple[Mask, Float[Tensor, "*biased Tq Tk"] | None, _Places | None]:
-    """Mask, bias and places of the keys ``k`` that a window leaves of all keys, in scores of ``shape``."""
-    mask = as_mask(mask, len(shape))
-    if not (isinstance(mask, Mask) and any(band.before is None and band.after == 1 for band in mask.bands)):
+def _check_cached(
+    mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, shape: Sequence[int], device: torch.device, size: int | None
+) -> None:
+    """Refuse what does not fit scores of this shape, or a window of this size, before the cache takes anything in."""
+    if isinstance(mask, Mask):
+        mask.check(shape, device)
+    is_causal = isinstance(mask, Mask) and any(band.before is None and band.after == 1 for band in mask.bands)
+    if size is not None and not is_causal:
         raise ArgumentError(
             f"a cache with window={size} forgets, and needs a layer with causal=True or a mask of causal() & ..."
         )
-    mask.check(shape, k.device)
-    keys = k.shape[-2]
-    if bias is not None and bias.shape[-1] == shape[-1]:
-        bias = bias[..., shape[-1] - keys :]
+
+
+def _within(
+    size: int,
+    mask: Mask,
+    bias: Float[Tensor, "*biased Tq Tk"] | None,
+    places: _Places | None,
+    total: int,
+    keys: int,
+) -> tuple[Mask, Float[Tensor, "*biased Tq Tk"] | None, _Places | None]:
+    """Mask, bias and places of the last ``keys`` keys of ``total``, which a window of this size leaves."""
+    if bias is not None and bias.shape[-1] == total:
+        bias = bias[..., total - keys :]
     if places is not None:
-        places = places._replace(key=places.key[..., shape[-1] - keys :])
-    return mask.of_last_keys(keys, shape[-1]) & window(size), bias, places
+        places = places._replace(key=places.key[..., total - keys :])
+    return mask.of_last_keys(keys, total) & window(size), bias, places
 
 
 def _scores(score: ScoreName | Sequence[ScoreName], num_heads: int, head_dim: int) -> nn.ModuleDict:
