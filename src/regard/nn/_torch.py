@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import reduce
 from operator import add, and_
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -82,8 +82,7 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         if not need_weights:
             return self._together(attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p), query), None
         heads, seen = attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, observe=_WEIGHTS)
-        weights: Tensor = _Differentiable.apply(seen.weights, q, k, bias, self.head_dim**-0.5)  # type: ignore[no-untyped-call]
-        weights = weights.to(query.dtype)
+        weights = _with_gradient(seen.weights, q, k, bias, self.head_dim**-0.5).to(query.dtype)
         weights = weights.mean(1) if average_attn_weights else weights
         return self._together(heads, query), weights if query.dim() == 3 else weights.squeeze(0)
 
@@ -232,6 +231,13 @@ class _Differentiable(torch.autograd.Function):
         of_key = ctx.scale * scores.mT @ query.nan_to_num(0, 0, 0).to(scores.dtype)
         of_bias = None if bias is None else scores.sum_to_size(bias.shape).to(bias.dtype)
         return None, of_query.to(query.dtype), of_key.to(key.dtype), of_bias, None
+
+
+def _with_gradient(weights: Tensor | None, query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    found = weights
+    if any(x is not None and x.requires_grad for x in (query, key, bias)):  # else it costs 30 microseconds for nothing
+        found = _Differentiable.apply(weights, query, key, bias, scale)  # type: ignore[no-untyped-call]
+    return cast(Tensor, found)
 
 
 def convert(model: Model, *, back: bool = False) -> Model:
