@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from by_hand import attend
+from by_hand import attend, scores
 from regard.errors import ArgumentError
 from regard.functional import Observe, causal, dense, padding
 from regard.nn import MultiHeadAttention
+from regard.positions import ALiBi, Relative, Rotary, Shaw, Sinusoidal, T5Bias
 
 SCORES = ["dot", "scaled_dot", "general", "additive"]
 MIXED = ["additive", "dot", "general", "additive", "scaled_dot", "dot"]
@@ -203,6 +204,128 @@ def test_mixed_heads_in_other_dtypes(dtype: torch.dtype) -> None:
     torch.testing.assert_close(output.float(), expected, rtol=0.1, atol=0.1)
 
 
+class Everything(Relative):
+    """All three ways at once, in forms that can be followed by hand."""
+
+    needs_weights = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.randn(HEADS, 1, 1))
+        self.table = nn.Parameter(torch.randn(40, SIZE))
+
+    def rotate(self, heads, places):
+        return heads * (1 + 0.1 * (places[..., None] if places.dim() == 1 else places[:, None, :, None]))
+
+    def bias(self, query, query_places, key_places):
+        apart = key_places.unsqueeze(-2) - query_places.unsqueeze(-1)
+        return self.slope * apart if query.dim() == 3 else self.slope * apart.view(-1, 1, *apart.shape[-2:])
+
+    def of_weights(self, weights, query_places, key_places):
+        rows = self.table[key_places - query_places.min(-1, keepdim=True).values]
+        return weights @ (rows if rows.dim() == 2 else rows[:, None])
+
+
+def with_positions(layer, x, source, names, keep, own, bias):
+    """Output of one example whose kept keys alone are there."""
+    positions = layer.positions
+    kept = source[keep]
+    at_keys = torch.arange(len(kept))
+    at_queries = at_keys if own else torch.arange(len(x)) + len(kept) - len(x)
+    heads = []
+    for head, name in enumerate(names):
+        rows = slice(head * SIZE, (head + 1) * SIZE)
+        shared = head // (layer.num_heads // layer.kv_heads)
+        of_key = slice(shared * SIZE, (shared + 1) * SIZE)
+        q = x @ layer.q_proj.weight[rows].T + layer.q_proj.bias[rows]
+        k = kept @ layer.k_proj.weight[of_key].T + layer.k_proj.bias[of_key]
+        v = kept @ layer.v_proj.weight[of_key].T + layer.v_proj.bias[of_key]
+        q, k = q * (1 + 0.1 * at_queries[:, None]), k * (1 + 0.1 * at_keys[:, None])
+        of_score = layer.scores[name].weight
+        table = scores(q, k, name, None if of_score is None else of_score[names[:head].count(name)])
+        table = table + positions.slope[head] * (at_keys - at_queries[:, None]) + bias[head][..., keep]
+        weights = table.softmax(-1)
+        heads.append(weights @ v + weights @ positions.table[at_keys - at_queries.min()])
+    return torch.cat(heads, -1) @ layer.out_proj.weight.T + layer.out_proj.bias
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("kv_heads", [2, 6])
+@pytest.mark.parametrize("score", ["scaled_dot", "additive", MIXED], ids=str)
+def test_positions_act_in_all_three_ways(score: str | list[str], kv_heads: int, own: bool) -> None:
+    layer = made(score=score, kv_heads=kv_heads, positions=Everything())
+    names = [score] * HEADS if isinstance(score, str) else score
+    x = torch.randn(3, TQ, DIM)
+    source = x if own else torch.randn(3, TK, DIM)
+    length = source.shape[1]
+    keep = torch.stack([torch.ones(length), torch.arange(length) < 3, torch.arange(length) >= 1]).bool()
+    bias = torch.randn(1, HEADS, TQ, length)
+    output, seen = layer(x, None if own else source, mask=padding(keep), bias=bias, observe=Observe(entropy=True))
+    assert torch.equal(output, layer(x, source, mask=padding(keep), bias=bias))
+    assert seen.entropy.shape == (3, HEADS, TQ)
+    for row in range(3):
+        queries = keep[row] if own else slice(None)
+        expected = with_positions(layer, x[row][queries], source[row], names, keep[row], own, bias[0][:, queries])
+        torch.testing.assert_close(output[row][queries], expected, atol=1e-5, rtol=1e-5)
+    alone = layer(x[0], source[0], bias=bias[0]) if not own else layer(x[0], bias=bias[0])
+    torch.testing.assert_close(alone, output[0], atol=1e-5, rtol=1e-5)
+    output.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+    assert layer.positions.table.grad.any()
+
+
+@pytest.mark.parametrize("impl", ["reference", "sdpa"])
+def test_weights_for_positions_are_those_that_dropout_left(impl: str) -> None:
+    """With values of 1 and positions that add the weights' sum, both terms are the same random number."""
+    layer = made(dropout=0.5, impl=impl, positions=Everything())
+    with torch.no_grad():
+        layer.v_proj.weight.zero_()
+        layer.v_proj.bias.fill_(1.0)
+        layer.positions.table.fill_(1.0)
+        layer.out_proj.weight.copy_(torch.eye(DIM))
+        layer.out_proj.bias.zero_()
+    x = torch.randn(B, TQ, DIM)
+    output, seen = layer(x, observe=Observe(weights=True))
+    torch.testing.assert_close(seen.weights.sum(-1), torch.ones(B, HEADS, TQ))
+    per_head = output.unflatten(-1, (HEADS, SIZE))
+    torch.testing.assert_close(per_head, per_head[..., :1].expand_as(per_head))
+    layer.positions.table.data.zero_()
+    torch.manual_seed(5)
+    half = layer(x)
+    layer.positions.table.data.fill_(1.0)
+    torch.manual_seed(5)
+    torch.testing.assert_close(layer(x), 2 * half)
+    assert half.std() > 0.1
+
+
+def test_positions_have_their_parameters_from_outside() -> None:
+    given = Shaw(SIZE, 2)
+    before = {name: p.clone() for name, p in given.named_parameters()}
+    layer = made(positions=given)
+    assert all(torch.equal(p, before[name]) for name, p in given.named_parameters())
+    assert {f"positions.{name}" for name in before} < set(layer.state_dict())
+    layer.reset_parameters()
+    assert not any(torch.equal(p, before[name]) for name, p in given.named_parameters())
+    assert made(positions=Rotary(SIZE)).state_dict().keys() == made().state_dict().keys()
+
+
+@pytest.mark.parametrize("name", ["rotary", "alibi", "t5", "shaw"])
+def test_an_example_alone_equals_the_same_example_padded(name: str) -> None:
+    """Both padded: the queries in self-attention, the source in cross-attention."""
+    encodings = {"rotary": Rotary(SIZE), "alibi": ALiBi(HEADS), "t5": T5Bias(HEADS), "shaw": Shaw(SIZE, 2)}
+    layer = made(positions=encodings[name])
+    x, source = torch.randn(2, TQ, DIM), torch.randn(2, TK, DIM)
+    for left in (False, True):
+        for count, given in [(3, x), (2, source)]:
+            length = given.shape[1]
+            keep = torch.arange(length) >= length - count if left else torch.arange(length) < count
+            mask = padding(torch.stack([keep, torch.ones_like(keep)]))
+            if given is x:
+                torch.testing.assert_close(layer(x, mask=mask)[0, keep], layer(x[:1, keep])[0])
+            else:
+                torch.testing.assert_close(layer(x, source, mask=mask)[0], layer(x[:1], source[:1, keep])[0])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -212,6 +335,11 @@ def test_mixed_heads_in_other_dtypes(dtype: torch.dtype) -> None:
         (lambda: MultiHeadAttention(8, 4, score=["dot", "dot"]), "each of the 4 heads, got 2 names"),
         (lambda: MultiHeadAttention(8, 2, score=["dot", "cosine"]), "got 'cosine'"),
         (lambda: MultiHeadAttention(8, 2, dropout=-0.1), "from 0 to 1, got -0.1"),
+        (lambda: MultiHeadAttention(8, 2, positions=Sinusoidal(8)), "as Rotary or ALiBi do, got Sinusoidal: add"),
+        (
+            lambda: MultiHeadAttention(8, 2, positions=ALiBi(2))(torch.zeros(3, 8), mask=padding(lengths=[3, 3])),
+            r"needs a batch: expected \(B, T, D\), got \(T, D\)",
+        ),
         (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 3, 4)), r"query .*size 8; got shape \(2, 3, 4\)"),
         (lambda: MultiHeadAttention(8, 2, kdim=5)(torch.zeros(2, 3, 8)), r"key .*size 5; got shape \(2, 3, 8\)"),
         (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 3, 8), torch.zeros(3, 8)), "key must have 3 axes"),
