@@ -123,6 +123,33 @@ def test_dropout_is_of_training_alone(positions: str) -> None:
 
 
 @every_position
+def test_dropout_falls_on_the_sums_of_embeddings_and_positions(positions: str) -> None:
+    model, seen = build(positions), {}
+    for side in (model.encoder, model.decoder):
+        side.register_forward_pre_hook(lambda module, inputs: seen.update({module: inputs[0]}))
+    inputs = batch(16, 18, 18)
+    model(*inputs)
+    dropped = dict(seen)
+    model.eval()(*inputs)
+    for side, x in dropped.items():
+        kept = x != 0
+        torch.testing.assert_close(x, seen[side] * kept / 0.6)
+        assert kept[seen[side] != 0].float().mean().item() == pytest.approx(0.6, abs=0.03)
+
+
+def test_t5_tells_sides_where_there_are_two() -> None:
+    model = build("t5")
+    assert model.encoder.layers[0].self_attn.positions.bidirectional
+    assert not model.decoder.layers[0].self_attn.positions.bidirectional
+
+
+@pytest.mark.parametrize("dim", [5, 1])
+def test_p2_sinusoids_of_an_odd_size(dim: int) -> None:
+    model = TransformerSeq2Seq(TransformerConfig(SOURCES, TARGETS, dim, 1, 3, 1, 1))
+    assert model(*batch()).shape == (B, TQ, TARGETS)
+
+
+@every_position
 def test_shapes_of_a_step_for_several_hypotheses(positions: str) -> None:
     model = build(positions).eval()
     source, lengths, _ = batch()
@@ -228,6 +255,13 @@ def test_the_output_is_the_target_embedding() -> None:
     source, lengths, target = batch()
     model(source, lengths, target.fill_(BOS))[..., 7].sum().backward()  # 7 is nowhere read, and yet it learns
     assert model.target_embedding.weight.grad[7].any()
+
+
+def test_scaled_embeddings_begin_with_unit_variance() -> None:
+    torch.manual_seed(0)
+    model = TransformerSeq2Seq(TransformerConfig(301, 401, 60, 4, 8, 1, 1))
+    for embedding in (model.source_embedding, model.target_embedding):
+        assert (math.sqrt(60) * embedding.weight[1:]).std().item() == pytest.approx(1, abs=0.03)
 
 
 def test_one_table_of_t5_serves_all_layers_of_a_side() -> None:
