@@ -7,7 +7,7 @@ head in the single-head layers.
 
 from __future__ import annotations
 
-from regard.nn._block import BlockConfig, DecoderBlock, EncoderBlock
+from regard.nn._block import BlockConfig, BlockObservation, DecoderBlock, EncoderBlock
 from regard.nn._cache import KeyValueCache
 from regard.nn._decoder import BahdanauAttention, LuongAttention
 from regard.nn._dropout import Dropout
@@ -19,6 +19,7 @@ from regard.nn._transformer import DecoderObservation, DecoderState, Transformer
 __all__ = [
     "BahdanauAttention",
     "BlockConfig",
+    "BlockObservation",
     "CrossAttention",
     "DecoderBlock",
     "DecoderObservation",

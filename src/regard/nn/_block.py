@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from regard.nn._parts import ScoreName
     from regard.positions import Relative
 
-__all__ = ["BlockConfig", "DecoderBlock", "EncoderBlock", "Looked"]
+__all__ = ["BlockConfig", "BlockObservation", "DecoderBlock", "EncoderBlock"]
 
 # In place, on what `linear1` has just made: to ask for as much memory again can cost more than the product itself.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": nn.functional.relu_, "gelu": nn.functional.gelu}
@@ -85,7 +85,7 @@ class BlockConfig:
         return nn.LayerNorm(self.dim, eps=self.norm_eps, bias=self.bias)
 
 
-class Looked(NamedTuple):
+class BlockObservation(NamedTuple):
     """What was observed in a block of a decoder; None for what was not asked for."""
 
     cross_attention: Observation | None
@@ -194,7 +194,7 @@ class DecoderBlock(_Block):
     given. The memory may be ``block.cross_attn.read(memory)``, and x may hold K sequences for each memory side by side,
     (B * K, T, dim). ``mask`` and ``cache`` are of the self-attention, ``memory_mask`` of the cross-attention. What is
     observed of the latter, with ``observe``, is (B, heads, K * T, Tk), of the former, with ``observe_self``,
-    (B * K, heads, T, tokens so far); then a `Looked` is returned with the output.
+    (B * K, heads, T, tokens so far); then a `BlockObservation` is returned with the output.
     Errors: `ArgumentError` for wrong sizes and masks.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.1.
 
@@ -219,14 +219,14 @@ class DecoderBlock(_Block):
         cache: KeyValueCache | None = None,
         observe: Observe | None = None,
         observe_self: Observe | None = None,
-    ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], Looked]:
+    ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], BlockObservation]:
         answer = self.self_attn(self._before(x, self.norm1), mask=mask, cache=cache, observe=observe_self)
         output, of_self = (answer, None) if observe_self is None else answer
         x = self._after(x, output, self.norm1)
         answer = self._cross(self._before(x, self.norm2), memory, memory_mask, observe)
         output, of_cross = (answer, None) if observe is None else answer
         x = self._feed_forward(self._after(x, output.view_as(x), self.norm2), self.norm3)
-        return x if observe is None and observe_self is None else (x, Looked(of_cross, of_self))
+        return x if observe is None and observe_self is None else (x, BlockObservation(of_cross, of_self))
 
     def _cross(
         self,
