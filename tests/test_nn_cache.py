@@ -226,6 +226,7 @@ LAYER = MultiHeadAttention(DIM, HEADS)
         (lambda: filled().append(*(x.to("meta") for x in tokens(1))), "on cpu, got torch.float32 on meta"),
         (lambda: filled().select(torch.tensor([[1]])), r"rows must be \(B,\) integers, got torch.int64 .*\(1, 1\)"),
         (lambda: filled().select(torch.tensor([1.0])), "rows must be .*got torch.float32"),
+        (lambda: LAYER.read(torch.zeros(3, DIM)).select(torch.tensor([0])), r"without a batch .*\(2, 3, 5\)"),
         (lambda: KeyValueCache.of(*tokens(2)).append(*tokens(1)), "holds the keys of a memory and takes no more"),
         (lambda: LAYER(torch.zeros(B, 1, DIM), torch.zeros(B, 1, DIM), cache=filled()), "leave key and value out"),
         (lambda: LAYER(torch.zeros(B, 1, DIM), cache=KeyValueCache(3)), r"window=3 forgets, .*causal=True or a mask"),

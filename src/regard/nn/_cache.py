@@ -82,6 +82,8 @@ class KeyValueCache:
         """A new cache, of these rows of the batch in this order: the hypotheses of a beam that go on."""
         if rows.dim() != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
             raise ArgumentError(f"rows must be (B,) integers, got {rows.dtype} of shape {tuple(rows.shape)}")
+        if self.key is not None and self.key.dim() < 4:
+            raise ArgumentError(f"a cache without a batch has no rows to select: its keys are {tuple(self.key.shape)}")
         other = KeyValueCache(self.window)
         other.length, other.fixed = self.length, self.fixed
         other._key = None if self._key is None else self._key.select(rows)
