@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockConfig", "BlockObservation", "DecoderBlock", "EncoderBlock"]
 
-# In place, on what `linear1` has just made: to ask for as much memory again can cost more than the product itself.
+# ReLU in place, on what `linear1` has just made: to ask for as much memory again can cost more than ReLU itself.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": nn.functional.relu_, "gelu": nn.functional.gelu}
 
 
