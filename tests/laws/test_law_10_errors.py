@@ -125,7 +125,12 @@ def test_explain_impl_checks_alike() -> None:
         regard.explain_impl(Q, K[..., :3], V)
     assert "auto takes sdpa" in regard.explain_impl(Q, K, V, score=ScaledDot())
     assert "sdpa takes sdpa" in regard.explain_impl(Q, K, V, impl="sdpa", mask=causal())
-    assert "with dropout on the CPU" in regard.explain_impl(Q, K, V, dropout_p=0.1)
+    assert (
+        "auto takes reference: the plain formula, which builds the matrix of scores, as torch's kernel does on a CPU"
+        in (regard.explain_impl(Q, K, V, dropout_p=0.1))
+    )
+    small = torch.zeros(64, 8, 16, 4)
+    assert "here so small that it is the quickest\nnot sdpa: it would take longer" in regard.explain_impl(*[small] * 3)
     bias = torch.zeros(1, 3, 5, 7, requires_grad=True)
     assert "the gradient of a bias" in regard.explain_impl(Q, K, V, bias=bias)
     assert 'not sdpa: impl="reference" was asked for' in regard.explain_impl(Q, K, V, impl="reference")

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard._kernels.dropout import dropout
+
 __all__ = ["Attended", "attend", "weights"]
 
 
@@ -42,26 +44,20 @@ def attend(
     """
     dtype = value.dtype
     query, key, value = _wide(query), _wide(key), _wide(value)
-    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
-        group = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
-    scores = scale * (query @ key.mT) if weight is None else additive_scores(query, key, _wide(weight))
+    scores = dot_scores(query, key, scale) if weight is None else additive_scores(query, key, _wide(weight))
     if bias is not None:
         scores = scores + bias
     masked = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
     weights = torch.softmax(masked, -1)
-    kept = torch.nn.functional.dropout(weights, dropout_p) if dropout_p else weights
-    return Attended((kept @ value).to(dtype), weights, masked)
+    kept = dropout(weights, dropout_p) if dropout_p else weights
+    return Attended(_mix(kept, value).to(dtype), weights, masked)
 
 
 def weights(
     query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scale: float, logsumexp: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The weights of dot products, and the logsumexp of their rows if asked for, with one buffer and no gradients."""
-    query, key = _wide(query) * scale, _wide(key)
-    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    scores = query @ key.mT
+    scores = dot_scores(_wide(query), _wide(key), scale)
     if bias is not None:
         scores += bias
     if allowed is not None:
@@ -71,13 +67,32 @@ def weights(
     return (scores.softmax(-1) if torch.compiler.is_compiling() else torch.softmax(scores, -1, out=scores)), sums
 
 
+def dot_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """scale * q_i . k_j; the query heads of a key head stand one below the other in one product."""
+    q, k = _by_key_head(query, key), key.reshape(key.shape[:-2].numel(), *key.shape[-2:])
+    return torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale).view(*query.shape[:-1], key.shape[-2])
+
+
 def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     """w . tanh(q_i + k_j), with w (H,) or (heads, H)."""
+    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     # In place: adding keeps nothing for its backward pass, so the largest tensor here exists once.
     hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()
     if weight.ndim == 1:
         return hidden @ weight
     return (hidden @ weight[:, None, :, None]).squeeze(-1)
+
+
+def _mix(weights: Tensor, value: Tensor) -> Tensor:
+    mixed = _by_key_head(weights, value) @ value.reshape(value.shape[:-2].numel(), *value.shape[-2:])
+    return mixed.view(*weights.shape[:-1], value.shape[-1])
+
+
+def _by_key_head(rows: Tensor, keys: Tensor) -> Tensor:
+    """(..., Hq, Tq, n) as (key heads in all, rows of each, n)."""
+    heads = keys.shape[:-2].numel()
+    return rows.reshape(heads, rows.shape[:-1].numel() // max(heads, 1), rows.shape[-1])
 
 
 def _wide(tensor: Tensor) -> Tensor:

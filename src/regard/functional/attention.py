@@ -91,13 +91,13 @@ def attention(
             [0.5000, 0.5000]])
     """
     shape, mask = check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
-    kernel = choose(impl, score, query)
-    call = _Call(shape, score, mask, dropout_p, observe, kernel)
     lower = autocast_dtype(query)
+    if lower is not None:
+        query, key, value = query.to(lower), key.to(lower), value.to(lower)
+        bias = None if bias is None else bias.to(lower)
+    call = _Call(shape, score, mask, dropout_p, observe, choose(impl, score, query, key, dropout_p))
     if lower is None:
         return _attend(call, query, key, value, bias)
-    query, key, value = query.to(lower), key.to(lower), value.to(lower)
-    bias = None if bias is None else bias.to(lower)
     with torch.autocast(query.device.type, enabled=False):
         return _attend(call, query, key, value, bias)
 
@@ -126,7 +126,7 @@ def _attend(
     else:
         mask = call.mask or Mask()
         causal = call.kernel == "sdpa" and bias is None and mask.is_causal_from_start(*call.shape[-2:])
-        trust = trust and call.kernel == "sdpa" and call.observe is None and not call.dropout_p
+        trust = trust and call.observe is None and not call.dropout_p
         trust = trust and not (torch.is_grad_enabled() and _differentiable(*inputs, bias, *call.score.tensors()))
         given = shield(*inputs, bias, mask, call.shape, causal=causal, trust=trust)
     query, scale, weight = call.score.terms(given.query)
@@ -150,11 +150,11 @@ def _attend(
 
 def _observation(what: Observe, attended: reference.Attended | None, given: Shielded, scale: float) -> Observation:
     """The statistics, from the matrix; rows that the kernel was given in place of empty ones count as empty."""
+    query, key, _, bias, allowed = given[:5]
     if attended is None:
-        query, key, _, bias, allowed = given[:5]
         weights, logsumexp = reference.weights(query, key, bias, allowed, scale=scale, logsumexp=what.logsumexp)
     else:
-        weights, allowed = attended.weights.detach(), given.allowed
+        weights = attended.weights.detach()
         logsumexp = attended.scores.detach().logsumexp(-1) if what.logsumexp else None
     if allowed is not None and given.empty is not None:
         allowed = allowed & ~given.empty
@@ -187,10 +187,10 @@ def explain_impl(
     not triton: the tensors are on cpu
     """
     check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
-    matrix = " (with dropout on the CPU torch builds the matrix too)" if dropout_p and query.is_cpu else ""
+    note = ""
     if torch.is_grad_enabled() and _differentiable(bias):
-        matrix = " (for the gradient of a bias torch builds the matrix too)"
-    return explain(impl, score, query, matrix)
+        note = " (for the gradient of a bias torch builds the matrix too)"
+    return explain(impl, score, query, key, dropout_p, note)
 
 
 def _differentiable(*tensors: Tensor | None) -> bool:

@@ -24,18 +24,21 @@ _ABOUT = {
     "cpu": "a kernel for additive scores, in linear memory",
     "triton": "a kernel for additive scores on a GPU, in linear memory",
 }
+# Where the formula is quicker than torch's fused kernel on a CPU, measured: heads of up to so many weights, and weights
+# in all between the number that is worth some more calls and the one that is worth not to be built.
+_HEAD, _CALLS, _BUILT = 2**14, 2**14, 2**20
 _HAS_TRITON, _INTERPRETS = find_spec("triton") is not None, os.environ.get("TRITON_INTERPRET") == "1"
 _TRANSFORMED = "a torch.func transform may differentiate twice, which it cannot"
 
 
-def choose(impl: str, score: Score, query: Tensor) -> str:
+def choose(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
     """The kernel that serves; a named one, or UnsupportedError."""
     if impl not in ("auto", *_ABOUT):
         raise ArgumentError(f"impl must be one of {('auto', *_ABOUT)}, got {impl!r}")
     if impl == "reference":
         return impl
     if impl == "auto":
-        if _interpreters():
+        if _interpreters() or _better_plain(score, query, key, dropout_p):
             return "reference"
         return next((kernel for kernel in _FAST if not _obstacle(kernel, score, query)), "reference")
     obstacle = _obstacle(impl, score, query, interprets=_INTERPRETS)
@@ -44,20 +47,38 @@ def choose(impl: str, score: Score, query: Tensor) -> str:
     return impl
 
 
-def explain(impl: str, score: Score, query: Tensor, note: str = "") -> str:
+def explain(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: float, note: str = "") -> str:
     """A line for the kernel taken, with a note on sdpa, and one for each that is not."""
-    taken = choose(impl, score, query)
-    lines = [f"{impl} takes {taken}: {_ABOUT[taken]}{note if taken == 'sdpa' else ''}"]
+    taken, plain = choose(impl, score, query, key, dropout_p), _better_plain(score, query, key, dropout_p)
+    if taken == "reference":
+        note = f", {plain}" if plain and impl == "auto" else ""
+    elif taken != "sdpa":
+        note = ""
+    lines = [f"{impl} takes {taken}: {_ABOUT[taken]}{note}"]
     for kernel in _ABOUT:
         if kernel == taken:
             continue
         if kernel == "reference":
             why = "it builds the matrix of scores"
         else:
-            asked = _TRANSFORMED if _interpreters() else f'impl="{impl}" was asked for'
+            asked = f'impl="{impl}" was asked for'
+            if impl == "auto":
+                asked = _TRANSFORMED if _interpreters() else "it would take longer"
             why = _obstacle(kernel, score, query) or asked
         lines.append(f"not {kernel}: {why}")
     return "\n".join(lines)
+
+
+def _better_plain(score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
+    """Why the plain formula is the quickest on a CPU; empty where it is not, or where a graph must serve all sizes."""
+    if isinstance(score, Additive) or torch.compiler.is_compiling():
+        return ""
+    if not query.is_cpu or query.dtype not in (torch.float32, torch.float64):
+        return ""
+    pairs = query.shape[-2] * key.shape[-2]
+    if pairs <= _HEAD and _CALLS <= query.shape[:-2].numel() * pairs <= _BUILT:
+        return "here so small that it is the quickest"
+    return "as torch's kernel does on a CPU where there is dropout" if dropout_p else ""
 
 
 def _obstacle(kernel: str, score: Score, query: Tensor, *, interprets: bool = False) -> str:

@@ -1,20 +1,19 @@
-"""Dropout, whose random numbers are drawn four at a time on the CPU."""
+"""Dropout as a layer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
+from regard._kernels.dropout import dropout
 from regard.nn._parts import check_dropout
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+    from torch import Tensor
 
 __all__ = ["Dropout"]
-
-_LEVELS = 2**16  # of a 16-bit number: p is rounded to one of them
 
 
 class Dropout(nn.Module):
@@ -30,6 +29,7 @@ class Dropout(nn.Module):
     Errors: `ArgumentError` for a p that is no probability.
     Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", section 4.
 
+    >>> import torch
     >>> layer = Dropout(0.25)
     >>> sorted(set(layer(torch.ones(1000)).tolist()))
     [0.0, 1.3333333730697632]
@@ -43,14 +43,7 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-        dropped = round(self.p * _LEVELS)
-        if not self.training or not dropped:
-            return x
-        if not x.is_cpu or torch.compiler.is_compiling():
-            return nn.functional.dropout(x, self.p)
-        drawn = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-        kept = drawn[: x.numel()].view(x.shape) > dropped - _LEVELS // 2 - 1
-        return x * kept.to(x.dtype).mul_(_LEVELS / max(1, _LEVELS - dropped))
+        return dropout(x, self.p) if self.training else x
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
