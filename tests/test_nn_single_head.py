@@ -26,6 +26,7 @@ def test_the_public_names_are_pinned() -> None:
     assert regard.nn.__all__ == [
         "BahdanauAttention",
         "BlockConfig",
+        "BlockObservation",
         "CrossAttention",
         "DecoderBlock",
         "DecoderObservation",

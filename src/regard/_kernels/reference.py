@@ -69,7 +69,7 @@ def weights(
 
 def dot_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """scale * q_i . k_j; the query heads of a key head stand one below the other in one product."""
-    q, k = _by_key_head(query, key), key.reshape(key.shape[:-2].numel(), *key.shape[-2:])
+    q, k = _by_key_head(query, key), _by_key_head(key, key)
     return torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale).view(*query.shape[:-1], key.shape[-2])
 
 
@@ -85,14 +85,18 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 
 
 def _mix(weights: Tensor, value: Tensor) -> Tensor:
-    mixed = _by_key_head(weights, value) @ value.reshape(value.shape[:-2].numel(), *value.shape[-2:])
+    mixed = _by_key_head(weights, value) @ _by_key_head(value, value)
     return mixed.view(*weights.shape[:-1], value.shape[-1])
 
 
 def _by_key_head(rows: Tensor, keys: Tensor) -> Tensor:
     """(..., Hq, Tq, n) as (key heads in all, rows of each, n)."""
-    heads = keys.shape[:-2].numel()
-    return rows.reshape(heads, rows.shape[:-1].numel() // max(heads, 1), rows.shape[-1])
+    if rows.ndim == 2:
+        return rows.unsqueeze(0)
+    if rows.shape[-3] != keys.shape[-3]:
+        group = rows.shape[-3] // keys.shape[-3]
+        rows = rows.reshape(*rows.shape[:-3], keys.shape[-3], group * rows.shape[-2], rows.shape[-1])
+    return rows.flatten(0, -3)
 
 
 def _wide(tensor: Tensor) -> Tensor:
