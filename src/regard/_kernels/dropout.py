@@ -8,7 +8,7 @@ from torch._C._functorch import maybe_current_level
 
 __all__ = ["dropout"]
 
-_LEVELS = 2**16  # of a 16-bit number: p is rounded to one of them
+_LEVELS = 2**16  # of a 16-bit number, one of which decides: the probability is p within 2^-17
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -24,4 +24,4 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return torch.nn.functional.dropout(x, p)
     drawn = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     kept = drawn[: x.numel()].view(x.shape) > dropped - _LEVELS // 2 - 1
-    return x * kept.to(x.dtype).mul_(_LEVELS / max(1, _LEVELS - dropped))
+    return x * kept.to(x.dtype).mul_(0.0 if p == 1 else 1 / (1 - p))

@@ -15,7 +15,7 @@ from regard.models.cells import GRUCell, LSTMCell
 from regard.models.checks import check_lengths
 from regard.models.pretrained import Pretrained
 from regard.models.symbols import PAD
-from regard.nn import BahdanauAttention, LuongAttention
+from regard.nn import BahdanauAttention, Dropout, LuongAttention
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -123,7 +123,7 @@ class RecurrentSeq2Seq(Pretrained):
         self.initial = nn.Linear(hidden, self.cell.parts * hidden)
         self.readout = nn.Linear(hidden + hidden + embed, hidden)
         self.output = nn.Linear(hidden, config.target_size)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> Memory:
         """Read the sources, ``lengths`` tokens each; what lies behind is padding."""

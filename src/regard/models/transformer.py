@@ -15,7 +15,7 @@ from regard.functional import Observation, padding
 from regard.models.checks import check_lengths
 from regard.models.pretrained import Pretrained
 from regard.models.symbols import PAD
-from regard.nn import BlockConfig, TransformerDecoder, TransformerEncoder
+from regard.nn import BlockConfig, Dropout, TransformerDecoder, TransformerEncoder
 from regard.positions import ALiBi, Learned, Rotary, Shaw, Sinusoidal, T5Bias
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class TransformerSeq2Seq(Pretrained):
         self.target_positions = _added(config, ("sinusoidal",))
         self.encoder = TransformerEncoder(_block(config, bidirectional=True), config.encoder_layers)
         self.decoder = TransformerDecoder(_block(config, bidirectional=False), config.decoder_layers)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.reset_embeddings()
 
     def reset_embeddings(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
+from regard.nn._dropout import Dropout
 from regard.nn._multi_head import MultiHeadAttention
 from regard.nn._parts import check_dropout, glorot_
 
@@ -105,7 +106,7 @@ class _Block(nn.Module):
         self.norm1 = config.norm()
         self.norm2 = config.norm()
         self.activation = config.activation
-        self.dropout = config.dropout
+        self.dropout = Dropout(config.dropout)
         self.norm_first = config.norm_first
         glorot_(self.linear1)
         glorot_(self.linear2)
@@ -124,13 +125,12 @@ class _Block(nn.Module):
     def _after(
         self, x: Float[Tensor, "*B T dim"], output: Float[Tensor, "*B T dim"], norm: nn.LayerNorm
     ) -> Float[Tensor, "*B T dim"]:
-        output = x + nn.functional.dropout(output, self.dropout, self.training)
+        output = x + self.dropout(output)
         return output if self.norm_first else norm(output)
 
     def _feed_forward(self, x: Float[Tensor, "*B T dim"], norm: nn.LayerNorm) -> Float[Tensor, "*B T dim"]:
         hidden = _ACTIVATIONS[self.activation](self.linear1(self._before(x, norm)))
-        hidden = nn.functional.dropout(hidden, self.dropout, self.training)
-        return self._after(x, self.linear2(hidden), norm)
+        return self._after(x, self.linear2(self.dropout(hidden)), norm)
 
 
 class EncoderBlock(_Block):

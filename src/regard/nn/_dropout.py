@@ -22,8 +22,8 @@ class Dropout(nn.Module):
     y = m ⊙ x / (1 − p), with m independent, 0 with probability p and else 1; in evaluation y = x.
 
     The same distribution as `torch.nn.Dropout`, which draws one random number for each element, and on a CPU spends
-    more time on that than on all else; here one 64-bit number serves four elements, so that p is rounded to a multiple
-    of 2⁻¹⁶. On other devices, and where code is compiled, it is torch's.
+    more time on that than on all else; here one 64-bit number serves four elements, so that the probability is p within
+    2⁻¹⁷. On other devices, and where code is compiled, it is torch's.
 
     Shapes: x of any shape, floating; output the same.
     Errors: `ArgumentError` for a p that is no probability.
