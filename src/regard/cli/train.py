@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _MANY = 50_000  # pairs that two minutes do not wear out: there dropout takes more than it gives
 _LEFT_OUT: dict[str, dict[str, Any]] = {  # what options are when left out; dropout with few pairs and with many
-    "recurrent": {"layers": 1, "dropout": (0.3, 0.0), "lr": 3e-3, "warmup": 200},
-    "transformer": {"layers": 3, "dropout": (0.2, 0.1), "lr": 2e-3, "warmup": 400},
+    "recurrent": {"layers": 1, "dropout": (0.3, 0.0), "warmup": 200},
+    "transformer": {"layers": 3, "dropout": (0.1, 0.0), "warmup": 300},
 }
 _OF_MODEL = {  # options that have no effect with another model
     "recurrent": {"score", "input_feeding", "cell", "embed_dim", "hidden_dim"},
@@ -85,8 +85,7 @@ def train(
         float | None,
         _model(
             metavar="X",
-            help="share of units dropped in training; left out: 0.3, with 50,000 pairs or more none; "
-            "of a transformer 0.2 and 0.1",
+            help="share of units dropped in training; left out: 0.3, of a transformer 0.1, with 50,000 pairs none",
         ),
     ] = None,
     score: Annotated[
@@ -104,16 +103,14 @@ def train(
     hidden_dim: Annotated[int, _recurrent(metavar="N", help="size of the states, an even number")] = 256,
     dim: Annotated[int, _transformer(metavar="N", help="size of embeddings and layers")] = 128,
     heads: Annotated[int, _transformer(metavar="N", help="attentions side by side in a layer")] = 4,
-    feedforward: Annotated[int, _transformer(metavar="N", help="size within the feed-forward layers")] = 512,
+    feedforward: Annotated[int, _transformer(metavar="N", help="size within the feed-forward layers")] = 256,
     positions: Annotated[
         Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"],
         _transformer(metavar="NAME", help="sinusoidal, learned, rotary, alibi, t5 or shaw"),
     ] = "sinusoidal",
-    lr: Annotated[
-        float | None, _training(metavar="X", help="highest learning rate; left out: 0.003, of a transformer 0.002")
-    ] = None,
+    lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 3e-3,
     warmup: Annotated[
-        int | None, _training(metavar="N", help="updates until it is reached; left out: 200, of a transformer 400")
+        int | None, _training(metavar="N", help="updates until it is reached; left out: 200, of a transformer 300")
     ] = None,
     batch_tokens: Annotated[int, _training(metavar="N", help="units in a batch, both sides and padding")] = 1200,
     weight_decay: Annotated[float, _training(metavar="X", help="of AdamW")] = 0.01,
@@ -144,7 +141,7 @@ def train(
     recipe = Recipe(
         minutes,
         epochs,
-        options["lr"],
+        lr,
         options["warmup"],
         batch_tokens,
         weight_decay,
