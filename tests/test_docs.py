@@ -10,9 +10,11 @@ import pytest
 import torch
 
 DOCS = Path(__file__).parent.parent / "docs"
+# How what is run begins; commands are run by test_readme.py.
+BEGINS = {"python": ">>> ", "sh": "regard ", "math": ""}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # And how many lines of code each must have at least, that none can drop out unseen.
-PAGES = {"formulas.md": 100, "positions.md": 60, "from_torch.md": 20}
+PAGES = {"formulas.md": 100, "positions.md": 60, "from_torch.md": 20, "transformers.md": 75}
 
 
 def blocks(text: str) -> list[tuple[str, str, int]]:
@@ -50,8 +52,8 @@ def test_there_is_no_block_that_is_not_run(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     assert text.count("```") == 2 * len(blocks(text))
     for language, content, line in blocks(text):
-        assert language in ("python", "math"), f"{page}:{line}: a block of {language or 'no language'}"
-        assert language == "math" or content.startswith(">>> "), f"{page}:{line}: code that is not run"
+        assert language in BEGINS, f"{page}:{line}: a block of {language or 'no language'}"
+        assert content.startswith(BEGINS[language]), f"{page}:{line}: code that is not run"
 
 
 @pytest.mark.parametrize("page", PAGES)
