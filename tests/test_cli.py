@@ -164,8 +164,7 @@ def test_a_transformer_is_trained_used_and_looked_into_by_the_same_commands(
         "dropout": _LEFT_OUT["transformer"]["dropout"][0],
     }
     assert (config["model"]["encoder_layers"], config["model"]["decoder_layers"]) == (2, 2)
-    for name, field in (("lr", "learning_rate"), ("warmup", "warmup")):
-        assert config["training"]["recipe"][field] == _LEFT_OUT["transformer"][name]
+    assert config["training"]["recipe"]["warmup"] == _LEFT_OUT["transformer"]["warmup"]
     assert len(regard("predict", run, data).out.splitlines()) == 40
     assert "(40 pairs)" in regard("evaluate", run, data, "--beam", "1").out
     for options in ([], ["--heads"], ["--heads", "--n-best", "2"]):
