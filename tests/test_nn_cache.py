@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError
-from regard.functional import causal, dense, padding, window
+from regard.functional import Observe, causal, dense, padding, window
 from regard.nn import KeyValueCache, MultiHeadAttention
 from regard.positions import ALiBi, Rotary, Shaw, T5Bias
 
@@ -193,13 +193,26 @@ def test_masks_and_biases_are_about_all_keys_so_far_also_within_a_window() -> No
         assert raw.shape == (B, 1, DIM)
 
 
-def test_a_call_that_is_refused_leaves_the_cache_as_it_was() -> None:
-    layer, cache = MultiHeadAttention(DIM, HEADS, causal=True), KeyValueCache()
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("positions", [None, Shaw(SIZE, 1)])
+def test_a_call_that_is_refused_leaves_the_cache_as_it_was(positions: Shaw | None, size: int | None) -> None:
+    layer, cache = MultiHeadAttention(DIM, HEADS, causal=True, positions=positions), KeyValueCache(size)
     x = torch.randn(B, 4, DIM)
     layer(x[:, :2], cache=cache)
-    for mask in (padding(torch.ones(B, 2).bool()), torch.ones(B, 1, 2, 2).bool()):
-        with pytest.raises(ArgumentError):
-            layer(x[:, 2:], mask=mask, cache=cache)
+    for options in (
+        {"mask": padding(torch.ones(B, 2).bool())},
+        {"mask": torch.ones(B, 1, 2, 2).bool()},
+        {"mask": torch.ones(B, 1, 2, 4)},
+        {"mask": torch.ones(2, 4).bool()},
+        {"bias": torch.zeros(2, 4)},
+        {"bias": torch.zeros(B, HEADS, 2, 3)},
+        {"bias": torch.zeros(B, HEADS, 2, 4).long()},
+        {"bias": torch.zeros(B, HEADS, 2, 4).double()},
+        {"observe": Observe(rows=[2])},
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            layer(x[:, 2:], cache=cache, **options)
+        assert "\n" not in str(caught.value)
     torch.testing.assert_close(layer(x[:, 2:], cache=cache), layer(x)[:, 2:])
 
 

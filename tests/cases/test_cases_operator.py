@@ -211,6 +211,8 @@ def test_e1_a_fused_kernel_says_which_switch_to_use() -> None:
         gradient.sum().backward()
     with pytest.raises(UnsupportedError, match='impl="reference"'):
         torch.vmap(lambda q: attention(q, key[0], value[0], impl="sdpa"))(query)
+    with pytest.raises(UnsupportedError, match='impl="reference"'):
+        torch.func.grad(lambda q: attention(q, key, value, impl="sdpa").sum())(query.detach())
     for forward in (torch.func.jvp, lambda f, x, v: torch.func.hessian(f)(*x)):
         with pytest.raises(UnsupportedError, match='impl="reference"'):
             forward(lambda q: attention(q, key, value, impl="sdpa").sum(), (query.detach(),), (query.detach(),))

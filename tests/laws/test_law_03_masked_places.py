@@ -26,7 +26,7 @@ def looking(allowed: bool) -> Iterator[None]:
     if allowed:
         yield
     else:
-        with mock.patch.object(shield, "_may_look", return_value=False):
+        with mock.patch.object(shield, "readable", return_value=False):
             yield
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from regard.functional.masks import Mask, dense
 from regard.functional.observe import Observe
 from regard.functional.scores import Score
 
-__all__ = ["autocast_dtype", "check_arguments"]
+__all__ = ["autocast_dtype", "check_arguments", "check_bias"]
 
 
 def autocast_dtype(query: Tensor) -> torch.dtype | None:
@@ -45,7 +47,7 @@ def check_arguments(
     score.check(q, k)
     shape = (*q[:-1], k[-2])
     if bias is not None:
-        _check_bias(bias, shape)
+        check_bias(bias, shape)
     others = (key, value, *score.tensors()) if bias is None else (key, value, *score.tensors(), bias)
     _check_kinds(query, others)
     if not 0.0 <= dropout_p <= 1.0:
@@ -104,12 +106,14 @@ def _check_kinds(query: Tensor, others: tuple[Tensor, ...]) -> None:
             )
 
 
-def _check_bias(bias: Tensor, shape: tuple[int, ...]) -> None:
+def check_bias(bias: Tensor, shape: Sequence[int]) -> None:
+    """Refuse what cannot be added to scores of this shape as it is."""
     if not isinstance(bias, Tensor):
         raise ArgumentError(f"bias must be a tensor, got {type(bias).__name__}")
     if not bias.is_floating_point():
         raise ArgumentError(f"bias is added to the scores and must be floating, got {bias.dtype}: a bool is a mask=")
     if bias.ndim != len(shape) or any(size not in (1, full) for size, full in zip(bias.shape, shape, strict=True)):
         raise ArgumentError(
-            f"bias must have the query's {len(shape)} axes, {shape} with sizes 1 or equal, got {tuple(bias.shape)}"
+            f"bias must have the query's {len(shape)} axes, {tuple(shape)} with sizes 1 or equal, "
+            f"got {tuple(bias.shape)}"
         )

@@ -28,7 +28,6 @@ _ABOUT = {
 # in all between the number that is worth some more calls and the one that is worth not to be built.
 _HEAD, _CALLS, _BUILT = 2**14, 2**14, 2**20
 _HAS_TRITON, _INTERPRETS = find_spec("triton") is not None, os.environ.get("TRITON_INTERPRET") == "1"
-_TRANSFORMED = "a torch.func transform may differentiate twice, which it cannot"
 
 
 def choose(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
@@ -38,7 +37,7 @@ def choose(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: float
     if impl == "reference":
         return impl
     if impl == "auto":
-        if _interpreters() or _better_plain(score, query, key, dropout_p):
+        if _better_plain(score, query, key, dropout_p):
             return "reference"
         return next((kernel for kernel in _FAST if not _obstacle(kernel, score, query)), "reference")
     obstacle = _obstacle(impl, score, query, interprets=_INTERPRETS)
@@ -61,9 +60,7 @@ def explain(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: floa
         if kernel == "reference":
             why = "it builds the matrix of scores"
         else:
-            asked = f'impl="{impl}" was asked for'
-            if impl == "auto":
-                asked = _TRANSFORMED if _interpreters() else "it would take longer"
+            asked = "it would take longer" if impl == "auto" else f'impl="{impl}" was asked for'
             why = _obstacle(kernel, score, query) or asked
         lines.append(f"not {kernel}: {why}")
     return "\n".join(lines)
@@ -100,7 +97,7 @@ def _obstacle(kernel: str, score: Score, query: Tensor, *, interprets: bool = Fa
         return "it has no forward-mode derivative"
     if any(interpreter.key() == TransformType.Vmap for interpreter in _interpreters()):
         return "it has no batching rule for vmap"
-    if kernel in ("cpu", "triton") and _interpreters():
+    if _interpreters():
         return "it has no rule for the transforms of torch.func"
     return ""
 

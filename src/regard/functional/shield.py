@@ -18,7 +18,7 @@ from torch._C._functorch import maybe_current_level
 
 from regard.functional.masks import Mask
 
-__all__ = ["Shielded", "shield"]
+__all__ = ["Shielded", "readable", "shield"]
 
 
 class Shielded(NamedTuple):
@@ -56,7 +56,7 @@ def shield(
     With ``trust``, where values can be read, the inputs are taken to be finite: whatever masked NaN or inf does to an
     output (not to gradients) can be seen in it, and to look at the output alone is a third of the work.
     """
-    look = _may_look(query, key, value)
+    look = readable(query, key, value)
     allowed = empty = None
     if not causal:
         allowed = _allowed(mask, bias, shape, query.device)
@@ -110,8 +110,8 @@ def _allowed(mask: Mask, bias: Tensor | None, shape: Sequence[int], device: torc
     return table if bias is None else table & (bias.detach() != -torch.inf)
 
 
-def _may_look(*tensors: Tensor) -> bool:
-    """Whether a branch on values is free: eager, on the CPU, no subclass that only traces, no function transform."""
+def readable(*tensors: Tensor) -> bool:
+    """Whether values can be read at no cost, to branch on: eager, on the CPU, traced and transformed by nobody."""
     if torch.compiler.is_compiling() or maybe_current_level() is not None:
         return False
     return all(type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cpu for tensor in tensors)

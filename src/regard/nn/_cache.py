@@ -84,11 +84,21 @@ class KeyValueCache:
             raise ArgumentError(f"rows must be (B,) integers, got {rows.dtype} of shape {tuple(rows.shape)}")
         if self.key is not None and self.key.dim() < 4:
             raise ArgumentError(f"a cache without a batch has no rows to select: its keys are {tuple(self.key.shape)}")
-        other = KeyValueCache(self.window)
-        other.length, other.fixed = self.length, self.fixed
+        other = self.branch()
         other._key = None if self._key is None else self._key.select(rows)
         other._value = None if self._value is None else self._value.select(rows)
         return other
+
+    def branch(self) -> KeyValueCache:
+        """Another cache of the same tokens, which goes its own way from here; nothing is copied."""
+        other = KeyValueCache(self.window)
+        other.fixed = self.fixed
+        other.take(self)
+        return other
+
+    def take(self, other: KeyValueCache) -> None:
+        """Hold what the other holds: the way of a branch was the right one."""
+        self.length, self._key, self._value = other.length, other._key, other._value
 
     def __len__(self) -> int:
         return self.length

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import ArgumentError
 from regard.functional import Mask, Observation, Observe, attention, window
+from regard.functional.checks import check_bias
 from regard.nn._cache import KeyValueCache
 from regard.nn._parts import HeadScore, as_mask, check_dropout, check_size, glorot_, with_causal
 from regard.nn._torch import take_torch_state
@@ -146,7 +147,9 @@ class MultiHeadAttention(nn.Module):
             mask = with_causal(mask, q.dim())
         grows = cache is not None and not cache.fixed
         shape = (*q.shape[:-1], k.shape[-2] + (cache.length if cache is not None and grows else 0))
-        places = None
+        if bias is not None:
+            check_bias(bias, shape)  # as positions may be added to it, and a cache is not to grow in vain
+        places, grown = None, None
         if self.positions is not None:
             mask = as_mask(mask, q.dim())
             places = _places(mask, shape, q.device, own=grows or (cache is None and (key is None or key is query)))
@@ -155,10 +158,13 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and grows:
             mask = as_mask(mask, q.dim())
             _check_cached(mask, shape, q.device, cache.window)
-            k, v = cache.append(k, v)
+            grown = cache.branch()
+            k, v = grown.append(k, v)
             if cache.window is not None and isinstance(mask, Mask):
                 mask, bias, places = _within(cache.window, mask, bias, places, shape[-1], k.shape[-2])
         answer = self._attend(q, k, v, mask, bias, observe, places)
+        if cache is not None and grown is not None:
+            cache.take(grown)  # only now, as a call that is refused leaves the cache as it was
         output = self._together(answer if isinstance(answer, Tensor) else answer[0])
         return output if isinstance(answer, Tensor) else (output, answer[1])
 
