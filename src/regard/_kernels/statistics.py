@@ -12,12 +12,16 @@ __all__ = ["Seen", "gather"]
 
 
 class Seen(NamedTuple):
-    """Weights of some rows of some heads, (heads, rows, keys): all that these rows may see; hidden places are -1."""
+    """Weights of some rows of some heads, (heads, rows, keys): all that these rows may see.
+
+    Hidden places are -1 where the largest are asked for, else -1 or 0. A kernel may know the entropy (heads, rows).
+    """
 
     head: int
     row: int
     key: int
     weights: Tensor
+    entropy: Tensor | None = None
 
     @property
     def at(self) -> tuple[slice, slice]:
@@ -57,8 +61,10 @@ def gather(
         found["keys"] = torch.full((N, R, top), -1, device=logsumexp.device)
     per_query = None if received is None else received.detach().to(logsumexp.dtype).reshape(N, R)
     for block in blocks:
-        _per_query(block, found)
+        if "top" in found:
+            _largest(block, found)
         weights = block.weights.clamp_(min=0)
+        _per_query(block, found)
         if "weights" in found:
             found["weights"][(*block.at, block.keys)] = weights
         if "received" in found:
@@ -75,21 +81,23 @@ def gather(
 
 def _per_query(block: Seen, found: dict[str, Tensor]) -> None:
     """Fill in what belongs to each query."""
-    seen, at = block.weights, block.at
-    weights = seen.clamp(min=0)
+    weights, at = block.weights, block.at
     if "entropy" in found:
-        found["entropy"][at] = torch.special.entr(weights).sum(-1)
+        found["entropy"][at] = torch.special.entr(weights).sum(-1) if block.entropy is None else block.entropy
     if "position" in found:
         found["position"][at] = weights @ torch.arange(
             block.key, block.key + weights.shape[-1], dtype=weights.dtype, device=weights.device
         )
     if "max" in found:
         found["max"][at] = weights.amax(-1)
-    if "top" in found:
-        count = min(found["top"].shape[-1], seen.shape[-1])
-        largest, keys = seen.topk(count)
-        found["top"][(*at, slice(count))] = largest.clamp(min=0)
-        found["keys"][(*at, slice(count))] = (keys + block.key).masked_fill(largest < 0, -1)
+
+
+def _largest(block: Seen, found: dict[str, Tensor]) -> None:
+    """Fill in the largest weights of each query and their keys; hidden ones rank below a weight of 0."""
+    count = min(found["top"].shape[-1], block.weights.shape[-1])
+    largest, keys = block.weights.topk(count)
+    found["top"][(*block.at, slice(count))] = largest.clamp(min=0)
+    found["keys"][(*block.at, slice(count))] = (keys + block.key).masked_fill(largest < 0, -1)
 
 
 def _split(weights: Tensor, queries: int) -> Tensor:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from regard._kernels import reference, sdpa
+from regard._kernels import dot_statistics, reference, sdpa
 from regard.functional.checks import autocast_dtype, check_arguments
 from regard.functional.choice import Impl, choose, explain
-from regard.functional.fused import attend_additive
+from regard.functional.fused import attend_additive, broadcast, four_axes
 from regard.functional.masks import Mask
-from regard.functional.observe import Observation, Observe, summarise
+from regard.functional.observe import Asked, Observation, Observe, summarise
 from regard.functional.scores import Additive, ScaledDot, Score
 from regard.functional.shield import Shielded, shield
 
@@ -143,9 +143,29 @@ def _attend(
     if call.observe is None:
         return output
     with torch.no_grad():
+        if attended is None and _worth_streaming(call.observe, given):
+            return output, _streamed(call, call.observe, given, scale)
         if causal and call.mask is not None:
             given = given._replace(allowed=call.mask.table(call.shape, query.device))
         return output, _observation(call.observe, attended, given, scale)
+
+
+def _worth_streaming(what: Observe, given: Shielded) -> bool:
+    """Whether the matrix is neither asked for nor small. Compiled graphs, whose sizes may be symbols, build it."""
+    if what.weights or torch.compiler.is_compiling():
+        return False
+    return not dot_statistics.fits_one_block(given.query, given.key.shape[-2])
+
+
+def _streamed(call: _Call, what: Observe, given: Shielded, scale: float) -> Observation:
+    """The statistics, from blocks of queries."""
+    low, high, _, _ = (call.mask or Mask()).parts(call.shape, given.query.device)
+    masked = (broadcast(x, call.shape) for x in (given.bias, given.allowed, given.empty, given.spoiled))
+    query, key = four_axes(given.query), four_axes(given.key)
+    asked = Asked.of(what, call.shape[-1])
+    looked = dot_statistics.Looked(query, key, scale, low, high, *masked)
+    answers = dot_statistics.gather(looked, asked.per_query, asked.rows, asked.top, asked.names)
+    return asked.answer(answers, call.shape)
 
 
 def _observation(what: Observe, attended: reference.Attended | None, given: Shielded, scale: float) -> Observation:

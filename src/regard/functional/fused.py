@@ -10,9 +10,9 @@ from torch import Tensor
 
 from regard._kernels import ops
 from regard.functional.masks import Mask
-from regard.functional.observe import Observation, Observe, Top
+from regard.functional.observe import Asked, Observation, Observe
 
-__all__ = ["attend_additive"]
+__all__ = ["attend_additive", "broadcast", "four_axes"]
 
 
 def attend_additive(
@@ -29,7 +29,7 @@ def attend_additive(
 ) -> tuple[Tensor, Observation | None]:
     """The output, and what is to be observed of scores of this ``shape``; ``kernel`` is "cpu" or "triton"."""
     low, high, keep, table = (mask or Mask()).parts(shape, query.device)
-    inputs = (*map(_four_axes, (query, key, value)), weight, _broadcast(bias, shape), _broadcast(table, shape), keep)
+    inputs = (*map(four_axes, (query, key, value)), weight, broadcast(bias, shape), broadcast(table, shape), keep)
     seed = torch.randint(2**62, (), dtype=torch.int64) if dropout_p else None
     save = kernel == "cpu" and not dropout_p and _worth_saving(inputs)
     output, _ = ops.additive(*inputs, low, high, seed, dropout_p, save, kernel)
@@ -52,34 +52,22 @@ def _worth_saving(inputs: tuple[Tensor | None, ...]) -> bool:
 def _observation(
     what: Observe, inputs: tuple[Tensor | None, ...], low: int, high: int, shape: tuple[int, ...], kernel: str
 ) -> Observation:
-    names = [name for name in ("weights", "entropy", "logsumexp", "position", "max") if getattr(what, name)]
-    per_query = what.received if isinstance(what.received, Tensor) else None
-    if per_query is not None or what.received is True:
-        names.append("received")
-    if what.rows is not None:
-        names.append("rows")
-    if what.top is not None:
-        names += ["top", "keys"]
-    top = 0 if what.top is None else min(what.top, shape[-1])
-    rows = [] if what.rows is None else list(what.rows)
-    answers = ops.statistics(*inputs, low, high, per_query, rows, top, names, kernel)
-    found = {name: answer.view(*shape[:-2], *answer.shape[2:]) for name, answer in zip(names, answers, strict=True)}
-    if "top" in found:
-        found["top"] = Top(found["top"], found.pop("keys"))
-    return Observation(**found)
+    asked = Asked.of(what, shape[-1])
+    answers = ops.statistics(*inputs, low, high, asked.per_query, asked.rows, asked.top, asked.names, kernel)
+    return asked.answer(answers, shape)
 
 
-def _four_axes(tensor: Tensor) -> Tensor:
+def four_axes(tensor: Tensor) -> Tensor:
     """(..., heads, T, E) as (L, heads, T, E)."""
     if tensor.ndim <= 4:
         return tensor[(None,) * (4 - tensor.ndim)] if tensor.ndim < 4 else tensor
     return tensor.reshape(-1, *tensor.shape[-3:])
 
 
-def _broadcast(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+def broadcast(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
     """What broadcasts to (..., heads, Tq, Tk), so that it broadcasts to (L, heads, Tq, Tk)."""
     if tensor is None or tensor.ndim <= 4:
-        return None if tensor is None else _four_axes(tensor)
+        return None if tensor is None else four_axes(tensor)
     if any(size != 1 for size in tensor.shape[:-3]):
         tensor = tensor.expand(*shape[:-3], *tensor.shape[-3:])
-    return _four_axes(tensor)
+    return four_axes(tensor)

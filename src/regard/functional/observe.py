@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,6 +77,41 @@ class Observation:
     top: Top | None = None
     position: Tensor | None = None
     max: Tensor | None = None
+
+
+class Asked(NamedTuple):
+    """An `Observe` in the terms of kernels, which answer name by name."""
+
+    names: list[str]
+    per_query: Tensor | None
+    rows: list[int]
+    top: int
+
+    @classmethod
+    def of(cls, what: Observe, keys: int) -> Asked:
+        """What there is to compute, for so many keys."""
+        names = [name for name in ("weights", "entropy", "logsumexp", "position", "max") if getattr(what, name)]
+        per_query = what.received if isinstance(what.received, Tensor) else None
+        if per_query is not None or what.received is True:
+            names.append("received")
+        if what.rows is not None:
+            names.append("rows")
+        if what.top is not None:
+            names += ["top", "keys"]
+        rows = [] if what.rows is None else list(what.rows)
+        return cls(names, per_query, rows, 0 if what.top is None else min(what.top, keys))
+
+    def answer(self, answers: Sequence[Tensor], shape: Sequence[int]) -> Observation:
+        """The kernel's answers as an `Observation` of scores of this shape (..., Tq, Tk)."""
+        found: dict[str, Any] = dict(zip(self.names, answers, strict=True))
+        sizes = {"weights": shape[-2:], "rows": (len(self.rows), shape[-1]), "received": shape[-1:]}
+        of_top = (shape[-2], self.top)
+        for name, answer in found.items():
+            size = of_top if name in ("top", "keys") else sizes.get(name, shape[-2:-1])
+            found[name] = answer.view(*shape[:-2], *size)
+        if "top" in found:
+            found["top"] = Top(found["top"], found.pop("keys"))
+        return Observation(**found)
 
 
 def summarise(what: Observe, weights: Tensor, logsumexp: Tensor | None, hidden: Tensor | None) -> Observation:

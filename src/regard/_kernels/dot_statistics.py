@@ -1,0 +1,161 @@
+"""What an attention by dot products looked at, in blocks of its queries: memory grows with Tq + Tk, not with Tq * Tk.
+
+A block is small enough to stay in the processor's cache from the product of its queries with the keys to its last sum.
+The entropy comes from the scores while they are at hand, for no more than a product and a sum:
+
+entropy_i = -sum_j P_ij ln P_ij = ln Z_i - sum_j P_ij (s_ij - max_i),  Z_i = sum_j exp(s_ij - max_i)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard._kernels import statistics
+
+__all__ = ["Looked", "fits_one_block", "gather"]
+
+_SCORES = 2**19  # of one block
+_ROWS = 64  # at least so many queries share one pass over the keys
+_ON_GPU = 2**8  # times as many scores, to keep it busy
+_NOTHING = -1000.0  # exp of it is 0 in every dtype, and so is 0 times it
+
+
+class Looked(NamedTuple):
+    """Query (L, Hq, Tq, E), key (L, Hkv, Tk, E), and what broadcasts to (L, Hq, Tq, Tk): nothing of that size is made.
+
+    Query i sees no key outside i + low <= j < i + high. ``allowed`` says all that is hidden, and leaves each row a key;
+    without it the keys from i + high are. Empty rows weigh nothing, spoiled rows NaN.
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: float
+    low: int
+    high: int
+    bias: Tensor | None
+    allowed: Tensor | None
+    empty: Tensor | None
+    spoiled: Tensor | None
+
+
+class _Block(NamedTuple):
+    """Some queries of one head, or all queries of some heads, or all of some examples; and the keys they may see."""
+
+    examples: slice
+    heads: slice  # of the query
+    rows: slice
+    keys: slice
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor that broadcasts to (L, Hq, Tq, Tk)."""
+        return tensor[tuple(at if n > 1 else slice(None) for at, n in zip(self, tensor.shape, strict=True))]
+
+
+def fits_one_block(query: Tensor, keys: int) -> bool:
+    """Whether the scores of these queries (..., Tq, E) are so few that their matrix is no larger than a block."""
+    return query.shape[:-1].numel() * keys <= _most(query)
+
+
+def gather(
+    looked: Looked, received: Tensor | None, rows: Sequence[int], top: int, names: Sequence[str]
+) -> list[Tensor]:
+    """The statistics of these names, one tensor each, with key heads and their rows as (N, R, ...)."""
+    L, Hq, Tq, _ = looked.query.shape
+    Hkv, Tk = looked.key.shape[1:3]
+    key = looked.key.float() if looked.key.dtype.itemsize < 4 else looked.key
+    looked = looked._replace(key=key.detach(), query=looked.query.detach())
+    group = Hq // Hkv
+    logsumexp = key.new_full((L * Hkv, group * Tq), -torch.inf)
+    return statistics.gather(_seen(looked, logsumexp, names), logsumexp, group, Tk, received, rows, top, names)
+
+
+def _most(query: Tensor) -> int:
+    return _SCORES if query.is_cpu else _SCORES * _ON_GPU
+
+
+def _blocks(looked: Looked) -> Iterator[_Block]:
+    L, Hq, Tq, _ = looked.query.shape
+    Hkv, Tk = looked.key.shape[1:3]
+    group, row = Hq // Hkv, min(Tk, looked.high - looked.low)
+    rows = max(_most(looked.query) // max(row, 1), _ROWS)  # how many in a block, of whatever heads
+    queries = min(rows, Tq)
+    heads = 1 if rows < group * Tq else min(rows // (group * Tq), Hkv) * group
+    examples = 1 if heads < Hq else max(rows // (Hq * Tq), 1)
+    for example in range(0, L, examples):
+        for head in range(0, Hq, heads):
+            for first in range(0, Tq, queries):
+                end = min(first + queries, Tq)
+                keys = slice(max(first + looked.low, 0), min(end - 1 + looked.high, Tk))
+                if keys.start < keys.stop:
+                    some = slice(example, min(example + examples, L)), slice(head, min(head + heads, Hq))
+                    yield _Block(*some, slice(first, end), keys)
+
+
+def _seen(looked: Looked, logsumexp: Tensor, names: Sequence[str]) -> Iterator[statistics.Seen]:
+    """The weights of each block; fills in the logsumexp of its rows."""
+    Hq, Tq = looked.query.shape[1:3]
+    Hkv = looked.key.shape[1]
+    group = Hq // Hkv
+    scores = weights = logsumexp.new_empty(0)
+    for block in _blocks(looked):
+        query = looked.query[block[:3]].to(logsumexp.dtype)
+        key = looked.key[block.examples, block.heads.start // group : -(-block.heads.stop // group), block.keys]
+        shape, flat = (*query.shape[:3], key.shape[2]), (key.shape[0] * key.shape[1], -1, key.shape[2])
+        size = math.prod(shape)
+        if scores.numel() < size:
+            scores = logsumexp.new_empty(size)
+            weights = torch.empty_like(scores) if "entropy" in names else scores
+        s, w = scores[:size].view(shape), weights[:size].view(shape)
+        queries, keys = query.reshape(flat[0], -1, query.shape[3]), key.reshape(*flat[:2], key.shape[3])
+        torch.baddbmm(s.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=looked.scale, out=s.view(flat))
+        hidden = _hide(looked, block, s)
+        sums, entropy = _weigh(looked, block, s, w)
+        if hidden is not None and "top" in names:
+            w.masked_fill_(hidden, -1.0)
+        head = block.examples.start * Hkv + block.heads.start // group
+        row = block.heads.start % group * Tq + block.rows.start
+        of_rows = None if entropy is None else entropy.view(flat[:2])
+        seen = statistics.Seen(head, row, block.keys.start, w.view(flat), of_rows)
+        logsumexp[seen.at] = sums.view(flat[:2])
+        yield seen
+
+
+def _hide(looked: Looked, block: _Block, scores: Tensor) -> Tensor | None:
+    """Add the bias, and make -inf what may not be seen; it returns which places these are, empty rows among them."""
+    if looked.bias is not None:
+        scores += block.of(looked.bias)
+    if looked.allowed is not None:
+        hidden = ~block.of(looked.allowed)
+    elif block.rows.start + looked.high < block.keys.stop:
+        keys = torch.arange(block.keys.start, block.keys.stop, device=scores.device)
+        rows = torch.arange(block.rows.start, block.rows.stop, device=scores.device)
+        hidden = keys >= rows[:, None] + looked.high
+    else:
+        return None
+    scores.masked_fill_(hidden, -torch.inf)
+    return hidden if looked.empty is None else hidden | block.of(looked.empty)
+
+
+def _weigh(looked: Looked, block: _Block, scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Scores to weights, which may take their place; logsumexp and, where they do not, entropy of each row."""
+    largest = scores.amax(-1, keepdim=True)
+    torch.exp(scores.sub_(largest), out=weights)
+    total = weights.sum(-1, keepdim=True)
+    weights.div_(total)
+    of_total = total.log_()
+    entropy = None
+    if weights.data_ptr() != scores.data_ptr():
+        entropy = of_total - scores.clamp_(min=_NOTHING).mul_(weights).sum(-1, keepdim=True)
+    sums = largest + of_total
+    for rows, weight, nothing in ((looked.empty, 0.0, -torch.inf), (looked.spoiled, torch.nan, torch.nan)):
+        if rows is not None:
+            at = block.of(rows)
+            weights.masked_fill_(at, weight)
+            sums.masked_fill_(at, nothing)
+            entropy = None if entropy is None else entropy.masked_fill_(at, weight)
+    return sums, entropy

@@ -1,0 +1,168 @@
+"""Statistics of dot products in blocks: the answers of the matrix, in memory that grows with Tq + Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import regard
+from drawn import BIASES, MASKS, SHAPES, Call, calls, fixed_like, gradients, make_call
+from regard import Observe
+from regard._kernels import dot_statistics
+
+DOTS = ["dot", "scaled_dot", "scale", "general", "general_heads"]
+ASKED: dict[str, Any] = {
+    "rows": [0, -1],
+    "entropy": True,
+    "logsumexp": True,
+    "received": True,
+    "top": 3,
+    "position": True,
+    "max": True,
+}
+LONG = (1, 2, 1, 3001, 3001, 3, 3)
+BLOCKS = [(1, 1), (40, 1), (1, 3), (200, 1), (1000, 1)]  # scores of a block, and its least rows
+
+
+@pytest.fixture(scope="module", autouse=True)
+def matrix_is_not_used() -> Iterator[None]:
+    """The matrix of what the blocks are to answer would show nothing."""
+    with patch("regard.functional.attention.dot_statistics.fits_one_block", lambda *_: False):
+        yield
+
+
+def in_blocks(call: Call, sizes: tuple[int, int], what: Observe, **more: Any) -> Any:
+    with patch.multiple(dot_statistics, _SCORES=sizes[0], _ROWS=sizes[1]):
+        return call.run(impl="sdpa", observe=what, **more)
+
+
+def assert_same(found: Any, expected: Any, **tolerance: Any) -> None:
+    for name, value in vars(expected).items():
+        if name == "top" and value is not None:
+            torch.testing.assert_close(found.top.weights, value.weights, equal_nan=True, **tolerance)
+        else:
+            torch.testing.assert_close(getattr(found, name), value, equal_nan=True, **tolerance)
+
+
+@given(calls(scores=DOTS), st.sampled_from(BLOCKS), st.sampled_from([*ASKED, "weighed", "all"]))
+def test_blocks_answer_as_the_matrix(call: Call, sizes: tuple[int, int], name: str) -> None:
+    call = call.to(torch.float64)
+    what = {"all": ASKED, "weighed": {"received": fixed_like(call.query[..., 0])}}.get(name) or {name: ASKED[name]}
+    _, found = in_blocks(call, sizes, Observe(**what))
+    _, expected = call.run(impl="reference", observe=Observe(**what))
+    assert_same(found, expected)
+    assert found.weights is None
+    if found.top is not None:
+        _, whole = call.run(impl="reference", observe=Observe(weights=True))
+        nothing = found.top.keys < 0
+        assert torch.equal((~nothing).sum(-1), call.allowed.sum(-1).clamp(max=3))
+        picked = whole.weights.gather(-1, found.top.keys.clamp(min=0))[~nothing]
+        torch.testing.assert_close(picked, found.top.weights[~nothing])
+        assert call.allowed.gather(-1, found.top.keys.clamp(min=0))[~nothing].all()
+
+
+@given(calls(scores=DOTS), st.sampled_from(BLOCKS), st.sampled_from([0.0, 0.4]))
+def test_law_1_blocks_leave_the_output_as_it_is(call: Call, sizes: tuple[int, int], dropout_p: float) -> None:
+    with patch.multiple(dot_statistics, _SCORES=sizes[0], _ROWS=sizes[1]):
+        torch.manual_seed(1)
+        plain = gradients(call, dropout_p=dropout_p, impl="sdpa")
+        random_state = torch.get_rng_state()
+        torch.manual_seed(1)
+        seen = gradients(call, dropout_p=dropout_p, impl="sdpa", observe=Observe(**ASKED))
+    assert torch.equal(plain[0], seen[0])
+    assert torch.equal(random_state, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(plain[1], seen[1], strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("mask", MASKS)
+def test_dtypes(dtype: torch.dtype, mask: str) -> None:
+    for bias in sorted(set(BIASES)):
+        call = make_call(SHAPES[2], mask=mask, bias=bias).to(dtype).leaves()
+        _, found = in_blocks(call, (40, 1), Observe(**ASKED))
+        _, expected = call.run(impl="reference", observe=Observe(**ASKED))
+        assert_same(found, expected)
+        assert not any(isinstance(x, Tensor) and x.requires_grad for x in vars(found).values())
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_law_3_what_is_masked_is_not_felt(mask: str) -> None:
+    call = make_call(SHAPES[7], mask=mask)
+    unseen = ~call.allowed.any(-2)
+    _, expected = in_blocks(call, (40, 1), Observe(**ASKED))
+    for fault in (torch.nan, torch.inf):
+        call.key[unseen] = fault
+        call.value[unseen] = fault
+        _, found = in_blocks(call, (40, 1), Observe(**ASKED))
+        assert_same(found, expected)
+
+
+def test_a_fault_is_seen_where_it_is_attended_and_nowhere_else() -> None:
+    call = make_call(SHAPES[7], mask="from_start")
+    _, expected = in_blocks(call, (40, 1), Observe(entropy=True, logsumexp=True, max=True))
+    call.key[:, :, 11] = torch.nan
+    _, found = in_blocks(call, (40, 1), Observe(entropy=True, logsumexp=True, max=True))
+    for name in ("entropy", "logsumexp", "max"):
+        assert getattr(found, name)[..., 11:].isnan().all()
+        assert torch.equal(getattr(found, name)[..., :11], getattr(expected, name)[..., :11])
+
+
+def test_large_scores_have_an_entropy() -> None:
+    call = make_call(SHAPES[7], score="dot")
+    call.query.mul_(1e3)
+    _, found = in_blocks(call, (40, 1), Observe(entropy=True, logsumexp=True))
+    _, expected = call.to(torch.float64).run(impl="reference", observe=Observe(entropy=True, logsumexp=True))
+    torch.testing.assert_close(found.entropy.double(), expected.entropy, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found.logsumexp.double(), expected.logsumexp, rtol=1e-6, atol=0)
+    assert (found.entropy >= 0).all()
+
+
+class Largest(TorchDispatchMode):
+    """How many elements the largest tensor has that an operator made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.itemsize)
+        return made
+
+
+@pytest.mark.parametrize(
+    "mask", [None, regard.causal(), regard.padding(lengths=[2999])], ids=["none", "causal", "padding"]
+)
+@pytest.mark.parametrize("weights", [False, True])
+def test_memory_is_linear_unless_the_matrix_is_asked_for(mask: regard.Mask | None, weights: bool) -> None:
+    call = make_call(LONG)
+    heads, queries, keys = call.shape[1:]
+    with Largest() as largest:
+        call.run(impl="sdpa", mask=mask, observe=Observe(**ASKED, weights=weights))
+    if weights:
+        assert largest.elements >= heads * queries * keys
+    else:
+        assert largest.elements <= 2**19
+
+
+def test_a_block_computes_no_more_keys_than_it_sees() -> None:
+    """Of a causal mask half, of a window little."""
+    query = torch.empty(1, 1, 997, 2)
+    sizes = {}
+    for name, (low, high) in {"all": (-997, 997), "causal": (-997, 1), "window": (-6, 1)}.items():
+        looked = dot_statistics.Looked(query, query, 1.0, low, high, None, None, None, None)
+        with patch.multiple(dot_statistics, _SCORES=1, _ROWS=10):
+            blocks = list(dot_statistics._blocks(looked))
+        assert [block.rows.start for block in blocks] == list(range(0, 997, 10))
+        sizes[name] = sum((b.rows.stop - b.rows.start) * (b.keys.stop - b.keys.start) for b in blocks)
+    assert sizes["all"] == 997**2
+    assert sizes["causal"] < 0.51 * 997**2
+    assert sizes["window"] <= 997 * 16
