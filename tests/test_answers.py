@@ -29,15 +29,16 @@ def test_one_picture_shows_the_mean_of_layers_and_heads() -> None:
     (single,) = pictures(RUN, [answer(weights[0, 0, :1], finished=False)])
     assert torch.equal(single.weights, weights[0, 0, :1])
     assert single.rows == ["AY"]
-    assert pictures(RUN, [answer(None), Answer([], [])]) == grids([answer(None), Answer([], [])]) == []
+    assert pictures(RUN, [answer(None), Answer([], [])]) == grids(RUN, [answer(None), Answer([], [])]) == []
 
 
 def test_a_grid_has_a_line_a_layer_and_a_map_a_head() -> None:
     weights = torch.rand(2, 3, 2, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    lines = grids([answer(weights), answer(weights)])
+    lines = grids(RUN, [answer(weights), answer(weights)])
     assert [[picture.title for picture in line] for line in lines] == 2 * [
-        [f"layer {layer}, head {head}" for head in (1, 2, 3)] for layer in (1, 2)
+        [f"eye: layer {layer}, head {head}" for head in (1, 2, 3)] for layer in (1, 2)
     ]
+    assert grids(RUN, [answer(weights)])[1][2].title == "layer 2, head 3"
     *maps, scale = grid(lines).axes
     assert len(maps) == 12
     assert scale.get_ylabel() == "attention weight"

@@ -22,7 +22,7 @@ from regard.nn import (
     TransformerDecoder,
     TransformerEncoder,
 )
-from regard.positions import Shaw, T5Bias
+from regard.positions import ALiBi, Shaw, T5Bias
 
 B, TQ, TK, HEADS, SIZE, HIDDEN, LAYERS = 3, 7, 5, 2, 4, 13, 2
 DIM = HEADS * SIZE
@@ -277,6 +277,10 @@ def read() -> Any:
         (lambda: BlockConfig(8, 2, activation="tanh"), "activation must be 'relu' or 'gelu', got 'tanh'"),
         (lambda: BlockConfig(8, 2, dropout=1.5), "from 0 to 1, got 1.5"),
         (lambda: EncoderBlock(BlockConfig(8, 3)), "multiple of num_heads, got 8 and 3"),
+        (lambda: BlockConfig(8, 2, positions=ALiBi(2)), "got ALiBi itself: use lambda: ALiBi"),
+        (lambda: DECODER(X, None), "memory must be a tensor, .*got NoneType"),
+        (lambda: DECODER(X, MEMORY[0]), r"key must have 3 axes, .*got shape \(5, 8\)"),
+        (lambda: DECODER(X, DECODER.start(MEMORY[0])), "the same number of axes"),
         (lambda: TransformerEncoder(PLAIN, 0), "num_layers must be at least 1, got 0"),
         (lambda: TransformerDecoder(PLAIN, -1), "num_layers must be at least 1, got -1"),
         (lambda: TransformerEncoder(PLAIN, 2)(X, caches=[KeyValueCache()]), "caches must be 2, .*got 1"),
@@ -289,6 +293,9 @@ def read() -> Any:
         (lambda: DECODER.start(MEMORY[..., 1:]), r"key must have 3 axes, the last of size 8; got shape \(2, 5, 7\)"),
         (lambda: read().select(torch.zeros(3, 2).long()), r"\(B, K\) with B = 2 memories, got \(3, 2\)"),
         (lambda: read().select(torch.zeros(2, 2)), "parents must be integers, .*got torch.float32"),
+        (lambda: read().select([0, 1]), r"parents must be a tensor of integers, \(B, K\) or \(B,\), got list"),
+        (lambda: read().select(torch.tensor([[0, 9], [0, 0]])), r"parents must be from 0 to \d, got 0 to 9"),
+        (lambda: read().select(torch.tensor([0, 7])), "parents must be from 0 to 1, got 0 to 7"),
         (lambda: read().select(torch.zeros(2, 2, 2).long()), r"parents must be integers, .*\(2, 2, 2\)"),
     ],
 )

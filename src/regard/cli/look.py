@@ -51,5 +51,5 @@ def look(
             print(f"{text}\t{prediction.text}")
     tally.say(model.max_length)
     path = out or run / "look.png"
-    save(grid(grids(answers)) if heads else alignments(pictures(model, answers)), path)
+    save(grid(grids(model, answers)) if heads else alignments(pictures(model, answers)), path)
     print(path)

@@ -31,11 +31,17 @@ def pictures(run: Run, answers: Iterable[Answer]) -> list[Alignment]:
     ]
 
 
-def grids(answers: Iterable[Answer]) -> list[list[Alignment]]:
-    """A picture for each layer and head of each prediction, one line a layer."""
+def grids(run: Run, answers: Iterable[Answer]) -> list[list[Alignment]]:
+    """A picture for each layer and head of each prediction, one line a layer; of several texts each says which."""
+    answers = list(answers)
     return [
         [
-            Alignment(weights, _rows(prediction), answer.units, f"layer {layer}, head {head}")
+            Alignment(
+                weights,
+                _rows(prediction),
+                answer.units,
+                f"{run.source_units.join(answer.units)}: " * (len(answers) > 1) + f"layer {layer}, head {head}",
+            )
             for head, weights in enumerate(heads, 1)
         ]
         for answer in answers

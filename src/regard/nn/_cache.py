@@ -80,10 +80,9 @@ class KeyValueCache:
 
     def select(self, rows: Int[Tensor, " B2"]) -> KeyValueCache:
         """A new cache, of these rows of the batch in this order: the hypotheses of a beam that go on."""
-        if rows.dim() != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
-            raise ArgumentError(f"rows must be (B,) integers, got {rows.dtype} of shape {tuple(rows.shape)}")
         if self.key is not None and self.key.dim() < 4:
             raise ArgumentError(f"a cache without a batch has no rows to select: its keys are {tuple(self.key.shape)}")
+        check_rows(rows, "rows", (1,), None if self.key is None else self.key.shape[0])
         other = self.branch()
         other._key = None if self._key is None else self._key.select(rows)
         other._value = None if self._value is None else self._value.select(rows)
@@ -106,6 +105,19 @@ class KeyValueCache:
     def __repr__(self) -> str:
         window = "" if self.window is None else f", window={self.window}"
         return f"KeyValueCache(length={self.length}{window})"
+
+
+def check_rows(rows: object, name: str, ranks: tuple[int, ...], count: int | None) -> None:
+    """Refuse what are not numbers of rows, of which there are ``count``; None: nobody knows yet."""
+    what = "(B,) integers" if ranks == (1,) else "integers, (B, K) or (B,)"
+    if not isinstance(rows, Tensor):
+        raise ArgumentError(f"{name} must be a tensor of {what}, got {type(rows).__name__}")
+    if rows.dim() not in ranks or rows.is_floating_point() or rows.dtype == torch.bool:
+        raise ArgumentError(f"{name} must be {what}, got {rows.dtype} of shape {tuple(rows.shape)}")
+    if count is None or not rows.numel() or not rows.is_cpu or torch.compiler.is_compiling():
+        return  # to look would make a graph depend on values, or wait for a GPU, which checks by itself
+    if int(rows.min()) < 0 or int(rows.max()) >= count:
+        raise ArgumentError(f"{name} must be from 0 to {count - 1}, got {int(rows.min())} to {int(rows.max())}")
 
 
 class _Buffer:

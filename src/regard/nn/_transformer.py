@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.errors import ArgumentError
 from regard.functional import Mask
 from regard.nn._block import BlockConfig, DecoderBlock, EncoderBlock
-from regard.nn._cache import KeyValueCache
+from regard.nn._cache import KeyValueCache, check_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -98,11 +98,9 @@ class DecoderState:
         key, memory = self.own[0].key, self.cross[0].key
         sources = 0 if memory is None else memory.shape[0]
         per_source = 1 if key is None else key.shape[0] // max(sources, 1)
-        if parents.dim() not in (1, 2) or parents.is_floating_point() or parents.dtype == torch.bool:
-            raise ArgumentError(
-                f"parents must be integers, (B, K) or (B,), got {parents.dtype} of shape {tuple(parents.shape)}"
-            )
-        if parents.dim() == 1:
+        single = isinstance(parents, Tensor) and parents.dim() == 1
+        check_rows(parents, "parents", (1, 2), sources if single else per_source)
+        if single:
             rows = (parents[:, None] * per_source + torch.arange(per_source, device=parents.device)).flatten()
             cross = tuple(cache.select(parents) for cache in self.cross)
             mask = None if self.mask is None else self.mask.of_examples(parents)
