@@ -96,6 +96,7 @@ x = torch.zeros(2, 3, 5, 4)
         (lambda: Rotary(0), "head_dim must be even and 2 or more, got 0"),
         (lambda: Rotary(8, features=10), "up to head_dim=8 features, got features=10"),
         (lambda: Rotary(8, base=1.0), "above 1, got 1.0"),
+        (lambda: Rotary(8, scaling="linear"), r"a Scaling such as LinearScaling\(2.0\), got 'linear'"),
         (lambda: Rotary(8).rotate(x, at), r"expect heads \(\.\.\., H, T, 8\), got shape \(2, 3, 5, 4\)"),
         (lambda: Rotary(4).rotate(x[0, 0], at), r"got shape \(5, 4\)"),
         (lambda: Rotary(4).rotate(x, at[1:]), r"shape \(5,\) or \(2, 5\).*got torch.int64 of shape \(4,\)"),

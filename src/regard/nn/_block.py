@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
+from regard.nn._cache import KeyValueCache
 from regard.nn._dropout import Dropout
 from regard.nn._multi_head import MultiHeadAttention
 from regard.nn._parts import check_dropout, glorot_
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
     from regard.functional import Impl, Mask, Observation, Observe
-    from regard.nn._cache import KeyValueCache
     from regard.nn._parts import ScoreName
     from regard.positions import Relative
 
@@ -65,6 +65,11 @@ class BlockConfig:
         if self.activation not in _ACTIVATIONS:
             names = " or ".join(map(repr, _ACTIVATIONS))
             raise ArgumentError(f"activation must be {names}, got {self.activation!r}")
+        if isinstance(self.positions, nn.Module):
+            name = type(self.positions).__name__
+            raise ArgumentError(
+                f"positions must make an encoding for a block, got {name} itself: use lambda: {name}(...)"
+            )
 
     def attention(self, *, causal: bool, positions: Relative | None, memory_dim: int | None) -> MultiHeadAttention:
         """A layer of attention for a block."""
@@ -235,9 +240,13 @@ class DecoderBlock(_Block):
         mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None,
         observe: Observe | None,
     ) -> Any:
-        keys = memory if isinstance(memory, Tensor) else memory.key
+        if not isinstance(memory, Tensor | KeyValueCache):
+            raise ArgumentError(
+                f"memory must be a tensor, or a state or cache made of one, got {type(memory).__name__}"
+            )
+        keys, rank = (memory, 3) if isinstance(memory, Tensor) else (memory.key, 4)
         # Sequences with one memory are its queries side by side: they have nothing else to do with each other here.
-        if keys is not None and x.dim() == 3 and keys.shape[0] != x.shape[0]:
+        if keys is not None and x.dim() == 3 and keys.dim() == rank and keys.shape[0] != x.shape[0]:
             if x.shape[0] % max(keys.shape[0], 1):
                 raise ArgumentError(
                     f"x must have as many sequences as the memory, {keys.shape[0]}, or a multiple; got {x.shape[0]}"

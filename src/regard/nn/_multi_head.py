@@ -89,7 +89,7 @@ class MultiHeadAttention(nn.Module):
                 "add others to the layer's input"
             )
         kv_heads = num_heads if kv_heads is None else kv_heads
-        if num_heads < 1 or embed_dim % num_heads:
+        if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
             raise ArgumentError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
         if kv_heads < 1 or num_heads % kv_heads:
             raise ArgumentError(f"num_heads must be a multiple of kv_heads, got {num_heads} and {kv_heads}")
@@ -137,6 +137,8 @@ class MultiHeadAttention(nn.Module):
         q = self._heads(self.q_proj(query))
         if cache is None:
             k, v = self._project(query if key is None else key, value, query.dim())
+        elif not isinstance(cache, KeyValueCache):
+            raise ArgumentError(f"cache must be a KeyValueCache, one for each layer, got {type(cache).__name__}")
         elif key is not None or value is not None:
             raise ArgumentError("with cache= the keys are those of query and of the cache: leave key and value out")
         elif cache.fixed and cache.key is not None and cache.value is not None:

@@ -10,11 +10,10 @@ from torch import Tensor
 from regard.errors import ArgumentError
 from regard.positions._places import frequencies
 from regard.positions._relative import Relative, check_places
+from regard.positions._scaling import Scaling
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
-
-    from regard.positions._scaling import Scaling
 
 __all__ = ["Rotary"]
 
@@ -64,6 +63,8 @@ class Rotary(Relative):
             )
         if turned > head_dim:
             raise ArgumentError(f"rotary positions turn up to head_dim={head_dim} features, got features={features}")
+        if scaling is not None and not isinstance(scaling, Scaling):
+            raise ArgumentError(f"scaling must be a Scaling such as LinearScaling(2.0), got {scaling!r}")
         if not base > 1:
             raise ArgumentError(f"the base of rotary positions must be above 1, got {base}")
         self.head_dim = head_dim
