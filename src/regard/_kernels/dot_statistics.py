@@ -81,8 +81,10 @@ def _most(query: Tensor) -> int:
 def _blocks(looked: Looked) -> Iterator[_Block]:
     L, Hq, Tq, _ = looked.query.shape
     Hkv, Tk = looked.key.shape[1:3]
-    group, row = Hq // Hkv, min(Tk, looked.high - looked.low)
-    rows = max(_most(looked.query) // max(row, 1), _ROWS)  # how many in a block, of whatever heads
+    group, most = Hq // Hkv, _most(looked.query)
+    # Of a band a block of n rows reaches n keys further than a row: this is the wider of both, twice.
+    row = min(Tk, 2 * max(looked.high - looked.low, math.isqrt(most)))
+    rows = max(most // max(row, 1), _ROWS)  # how many in a block, of whatever heads
     queries = min(rows, Tq)
     heads = 1 if rows < group * Tq else min(rows // (group * Tq), Hkv) * group
     examples = 1 if heads < Hq else max(rows // (Hq * Tq), 1)
@@ -110,7 +112,8 @@ def _seen(looked: Looked, logsumexp: Tensor, names: Sequence[str]) -> Iterator[s
         if scores.numel() < size:
             scores = logsumexp.new_empty(size)
             weights = torch.empty_like(scores) if "entropy" in names else scores
-        s, w = scores[:size].view(shape), weights[:size].view(shape)
+        s = scores[:size].view(shape)
+        w = s if weights is scores else weights[:size].view(shape)
         queries, keys = query.reshape(flat[0], -1, query.shape[3]), key.reshape(*flat[:2], key.shape[3])
         torch.baddbmm(s.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=looked.scale, out=s.view(flat))
         hidden = _hide(looked, block, s)
@@ -149,7 +152,7 @@ def _weigh(looked: Looked, block: _Block, scores: Tensor, weights: Tensor) -> tu
     weights.div_(total)
     of_total = total.log_()
     entropy = None
-    if weights.data_ptr() != scores.data_ptr():
+    if weights is not scores:
         entropy = of_total - scores.clamp_(min=_NOTHING).mul_(weights).sum(-1, keepdim=True)
     sums = largest + of_total
     for rows, weight, nothing in ((looked.empty, 0.0, -torch.inf), (looked.spoiled, torch.nan, torch.nan)):
