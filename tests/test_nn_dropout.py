@@ -63,6 +63,12 @@ def test_it_compiles_whole() -> None:
     assert set(compiled(torch.ones(64)).unique().tolist()) <= {0.0, 2.0}
 
 
+def test_under_vmap_examples_drop_alike_or_apart_as_is_asked() -> None:
+    same, different = (torch.vmap(Dropout(0.5), randomness=how)(torch.ones(5, 64)) for how in ("same", "different"))
+    assert (same == same[0]).all()
+    assert not (different == different[0]).all()
+
+
 def test_a_p_that_is_no_probability_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"from 0 to 1, got 1\.5"):
         Dropout(1.5)
