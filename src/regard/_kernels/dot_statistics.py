@@ -119,7 +119,8 @@ def _seen(looked: Looked, logsumexp: Tensor, names: Sequence[str]) -> Iterator[s
         hidden = _hide(looked, block, s)
         sums, entropy = _weigh(looked, block, s, w)
         if hidden is not None and "top" in names:
-            w.masked_fill_(hidden, -1.0)
+            first, places = hidden
+            w[..., first:].masked_fill_(places, -1.0)
         head = block.examples.start * Hkv + block.heads.start // group
         row = block.heads.start % group * Tq + block.rows.start
         of_rows = None if entropy is None else entropy.view(flat[:2])
@@ -128,20 +129,21 @@ def _seen(looked: Looked, logsumexp: Tensor, names: Sequence[str]) -> Iterator[s
         yield seen
 
 
-def _hide(looked: Looked, block: _Block, scores: Tensor) -> Tensor | None:
-    """Add the bias, and make -inf what may not be seen; it returns which places these are, empty rows among them."""
+def _hide(looked: Looked, block: _Block, scores: Tensor) -> tuple[int, Tensor] | None:
+    """Add the bias, and make -inf what may not be seen: which places these are from some column on, empty rows too."""
     if looked.bias is not None:
         scores += block.of(looked.bias)
+    first = max(block.rows.start + looked.high - block.keys.start, 0)
     if looked.allowed is not None:
-        hidden = ~block.of(looked.allowed)
-    elif block.rows.start + looked.high < block.keys.stop:
-        keys = torch.arange(block.keys.start, block.keys.stop, device=scores.device)
+        first, hidden = 0, ~block.of(looked.allowed)
+    elif block.keys.start + first < block.keys.stop:
+        keys = torch.arange(block.keys.start + first, block.keys.stop, device=scores.device)
         rows = torch.arange(block.rows.start, block.rows.stop, device=scores.device)
         hidden = keys >= rows[:, None] + looked.high
     else:
         return None
-    scores.masked_fill_(hidden, -torch.inf)
-    return hidden if looked.empty is None else hidden | block.of(looked.empty)
+    scores[..., first:].masked_fill_(hidden, -torch.inf)
+    return first, hidden if looked.empty is None else hidden | block.of(looked.empty)
 
 
 def _weigh(looked: Looked, block: _Block, scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor | None]:
