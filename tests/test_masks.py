@@ -107,3 +107,20 @@ def test_from_torch_inverts() -> None:
 def test_masks_are_exported_at_the_top() -> None:
     for name in ("causal", "window", "padding", "dense", "Mask"):
         assert getattr(regard, name) is getattr(regard.functional, name)
+
+
+@given(st.integers(1, 5), st.integers(1, 7), offsets, st.data())
+def test_masks_of_the_last_keys_and_of_some_examples_are_parts_of_the_whole(
+    queries: int, keys: int, offset: int | None, data: st.DataObject
+) -> None:
+    torch.manual_seed(0)
+    table, each = torch.rand(queries, keys) < 0.7, torch.rand(3, 1, queries, 1) < 0.7
+    lengths = torch.tensor([keys, 0, (keys + 1) // 2])
+    mask = causal(offset) & window(3, offset) & dense(table) & dense(each)
+    mask &= padding(torch.rand(3, keys) < 0.7) & padding(lengths=lengths)
+    whole, last = mask.allowed((3, 2, queries, keys)), data.draw(st.integers(1, keys), "last")
+    found = mask.of_last_keys(last, keys).allowed((3, 2, queries, last))
+    assert torch.equal(found, whole[..., keys - last :])
+    rows = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4), "rows"))
+    found = mask.of_examples(rows).allowed((len(rows), 2, queries, keys))
+    assert torch.equal(found, whole[rows])

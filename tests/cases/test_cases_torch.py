@@ -244,3 +244,18 @@ def test_a1_bool_masks_under_autocast_and_other_masks_refused() -> None:
     for mask, message in [(LATER.long(), "got torch.int64: use .bool()"), (LATER.half(), "torch.float16")]:
         with pytest.raises(ArgumentError, match=message):
             layer(x, x, x, attn_mask=mask)
+
+
+def test_m1_a_loss_on_the_weights_does_not_feel_what_is_masked() -> None:
+    """A key that is hidden, and a query that may attend to nothing, though they be NaN."""
+    layer, hidden, weight = made(), torch.zeros(T, T, dtype=torch.bool), torch.randn(B, T, T)
+    hidden[:, 1] = hidden[2] = True
+    found = []
+    for rubbish in (0.0, math.nan):
+        query, memory = (torch.randn(B, T, DIM, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+        query[:, 2], memory[:, 1] = rubbish, rubbish
+        query.requires_grad_(), memory.requires_grad_()
+        weights = layer(query, memory, memory, attn_mask=hidden)[1]
+        found.append(torch.autograd.grad((weights * weight).sum(), (query, memory)))
+    torch.testing.assert_close(*found)
+    assert found[0][1].abs().max() > 0
