@@ -332,7 +332,7 @@ def test_an_example_alone_equals_the_same_example_padded(name: str) -> None:
         (lambda: MultiHeadAttention(10, 4), "multiple of num_heads, got 10 and 4"),
         (lambda: MultiHeadAttention(8, 0), "multiple of num_heads, got 8 and 0"),
         (lambda: MultiHeadAttention(0, 1), "multiple of num_heads, got 0 and 1"),
-        (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 3, 8), cache=()), "cache must be a KeyValueCache, .*got tuple"),
+        (lambda: MultiHeadAttention(8, 2)(torch.zeros(2, 3, 8), cache=()), "must be a KeyValueCache, .*got tuple"),
         (lambda: MultiHeadAttention(8, 4, kv_heads=3), "multiple of kv_heads, got 4 and 3"),
         (lambda: MultiHeadAttention(8, 4, score=["dot", "dot"]), "each of the 4 heads, got 2 names"),
         (lambda: MultiHeadAttention(8, 2, score=["dot", "cosine"]), "got 'cosine'"),
