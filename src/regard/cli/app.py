@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 from regard import __version__
 from regard.cli.bench import bench
 from regard.cli.evaluate import evaluate
+from regard.cli.export import export
 from regard.cli.look import look
 from regard.cli.predict import predict
 from regard.cli.train import train
@@ -50,7 +51,7 @@ class _Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-for command in (train, predict, evaluate, look, bench):
+for command in (train, predict, evaluate, look, export, bench):
     app.command(cls=_Command)(command)
 
 

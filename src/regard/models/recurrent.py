@@ -132,11 +132,15 @@ class RecurrentSeq2Seq(Pretrained):
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         output, final = self.encoder(packed)
         states, _ = pad_packed_sequence(output, batch_first=True, total_length=source.shape[1])
+        return self.remember(states, final if isinstance(final, torch.Tensor) else final[0], lengths)
+
+    def remember(
+        self, states: Float[Tensor, "B Tk H"], last: Float[Tensor, "L2 B half"], lengths: Int[Tensor, " B"]
+    ) -> Memory:
+        """The memory of what the encoder gives: its states, zero behind their ends, and the last of all directions."""
         states = self.dropout(states)
-        hidden = final if isinstance(final, torch.Tensor) else final[0]
-        last = torch.cat((hidden[-2], hidden[-1]), -1)[:, None]
         keys = None if self.attention is None else self.attention.project(states)
-        return Memory(states, keys, padding(lengths=lengths), last)
+        return Memory(states, keys, padding(lengths=lengths), torch.cat((last[-2], last[-1]), -1)[:, None])
 
     def start(self, memory: Memory) -> State:
         """The decoder's state before the first step, one hypothesis for each source: (B, 1, H)."""

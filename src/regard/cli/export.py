@@ -1,0 +1,34 @@
+"""`regard export`: a model as files that other runtimes load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from regard.cli.options import RunDirectory
+from regard.errors import ArgumentError
+
+
+def export(
+    run: RunDirectory,
+    to: Annotated[str, Option(metavar="FORMAT", help="the format: onnx")] = "onnx",
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="where to; left out: RUN/onnx")] = None,
+) -> None:
+    """Write a model for other runtimes.
+
+    Makes a folder with the model as ONNX graphs, its vocabularies, and a README that says how to use them. The graphs
+    are run and compared with the model first.
+    """
+    if to != "onnx":
+        raise ArgumentError(f"--to: expected onnx, the one format there is, got {to!r}")
+    from regard.training.export import export_run
+    from regard.training.run import Run
+
+    folder = out or run / to
+    exported = export_run(Run.load(run), folder)
+    for name, size in exported.sizes.items():
+        print(f"{folder / name}: {size / 1e6:.2f} MB")
+    print(f"in onnxruntime they give the model's numbers, up to {exported.error:.1e}")
+    print(f"how to use them: {folder / 'README.md'}")
