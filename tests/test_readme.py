@@ -21,7 +21,7 @@ PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # The pages whose commands are followed, and which these are; those left out are long, or have nothing to go on with.
 FOLLOWED = {
-    "README.md": {"train", "predict", "evaluate", "look"},
+    "README.md": {"train", "predict", "evaluate", "look", "export"},
     "docs/transformers.md": {"train", "predict", "look"},
 }
 NOT_FOLLOWED = {"bench"}
