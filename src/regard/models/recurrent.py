@@ -126,7 +126,11 @@ class RecurrentSeq2Seq(Pretrained):
         self.dropout = Dropout(config.dropout)
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> Memory:
-        """Read the sources, ``lengths`` tokens each; what lies behind is padding."""
+        """Read the sources, ``lengths`` tokens each; what lies behind is padding.
+
+        Torch exports no packed sequences, and would unroll plain ones: `regard.models.export` has the recurrence as one
+        operator, which goes on at `remember`.
+        """
         check_lengths(source, lengths)
         embedded = self.dropout(self.source_embedding(source))
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
