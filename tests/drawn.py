@@ -32,6 +32,16 @@ EMPTY = [(2, 3, 1, 0, 5, 7, 7), (2, 3, 1, 5, 0, 7, 7), (2, 3, 2, 0, 0, 7, 5), (0
 SCORES = ["dot", "scaled_dot", "scale", "general", "general_heads", "additive", "additive_heads"]
 MASKS = ["none", "causal", "from_start", "window", "keep", "lengths", "left", "dense", "heads", "nothing", "raw", "all"]
 BIASES = ["none", "none", "full", "heads", "-inf"]
+EVERYTHING: dict[str, Any] = {  # that an Observe can ask for
+    "weights": True,
+    "rows": [0, -1],
+    "entropy": True,
+    "logsumexp": True,
+    "received": True,
+    "top": 3,
+    "position": True,
+    "max": True,
+}
 LAYOUTS = ["contiguous", "transposed", "strided", "unaligned", "expanded"]
 
 

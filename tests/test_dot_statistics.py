@@ -14,20 +14,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from drawn import BIASES, MASKS, SHAPES, Call, calls, fixed_like, gradients, make_call
+from drawn import BIASES, EVERYTHING, MASKS, SHAPES, Call, calls, fixed_like, gradients, make_call
 from regard import Observe
 from regard._kernels import dot_statistics
 
 DOTS = ["dot", "scaled_dot", "scale", "general", "general_heads"]
-ASKED: dict[str, Any] = {
-    "rows": [0, -1],
-    "entropy": True,
-    "logsumexp": True,
-    "received": True,
-    "top": 3,
-    "position": True,
-    "max": True,
-}
+ASKED = {name: value for name, value in EVERYTHING.items() if name != "weights"}
 LONG = (1, 2, 1, 3001, 3001, 3, 3)
 BLOCKS = [(1, 1), (40, 1), (1, 3), (200, 1), (1000, 1)]  # scores of a block, and its least rows
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import regard
-from drawn import LAYOUTS, MASKS, Call, fixed_like, gradients, make_call
+from drawn import EVERYTHING, LAYOUTS, MASKS, Call, fixed_like, gradients, make_call
 from regard import Additive, Observe, attention, causal, padding, window
 from regard._kernels import ops
 from regard.errors import UnsupportedError
@@ -22,16 +22,6 @@ pytest.importorskip("triton", reason="Triton is not installed (it is a test depe
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="interpreted only where there is no GPU")
 
 SMALL, GROUPED, BLOCKS = (2, 1, 1, 5, 7, 3, 2), (1, 1, 2, 3, 5, 7, 2), (1, 1, 1, 37, 67, 5, 3)
-EVERYTHING: dict[str, Any] = {
-    "weights": True,
-    "rows": [0, -1],
-    "entropy": True,
-    "logsumexp": True,
-    "received": True,
-    "top": 3,
-    "position": True,
-    "max": True,
-}
 
 
 def rms(tensor: Tensor) -> float:

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drawn import SHAPES, Call, calls, fixed_like, gradients, make_call
+from drawn import EVERYTHING, SHAPES, Call, calls, fixed_like, gradients, make_call
 from regard import Observe
-
-EVERYTHING: dict[str, Any] = {
-    "weights": True,
-    "rows": [0, -1],
-    "entropy": True,
-    "logsumexp": True,
-    "received": True,
-    "top": 3,
-    "position": True,
-    "max": True,
-}
 
 
 @given(calls(), st.sampled_from([0.0, 0.4]), st.sampled_from([*EVERYTHING, "all"]))
