@@ -14,7 +14,7 @@ from regard.errors import DataError
 from regard.models.symbols import UNK
 from regard.training.batches import encode
 from regard.training.data import Example, Pairs, Units, read_pairs, unseen_notes
-from regard.training.metrics import score
+from regard.training.metrics import score_units
 from regard.training.vocabulary import Vocabulary
 
 CHARS = Units("chars")
@@ -77,7 +77,7 @@ def test_x4_a_label_seen_only_in_dev_counts_as_an_error_with_one_warning() -> No
     assert warning == "dev.tsv: 1 target unit that training never saw, they count as errors: PROPN"
     # No output of a model decodes to the label, so each of them is an error.
     best = [labels.decode(example.target) for example in encode(dev, words, labels)]
-    assert score(best, [example.target for example in dev]).exact == 0.5
+    assert score_units(best, [example.target for example in dev]).values["exact"] == 0.5
 
 
 def test_x4_ids_parts_and_batches_are_the_same_under_any_hash_seed(tmp_path: Path) -> None:
