@@ -1,0 +1,82 @@
+"""Examples on disk, for data that memory has no room for: written once, then read as if they were a list."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Generic, TypeVar, cast, overload
+
+from regard.errors import RegardError
+from regard.training.files import writing
+
+try:
+    from datasets import Dataset, Features, Value
+    from datasets.arrow_writer import ArrowWriter
+except ModuleNotFoundError as error:
+    raise RegardError(
+        f"data on disk needs {error.name}, which is not installed: pip install 'regard[large]'"
+    ) from error
+
+__all__ = ["Stored"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_TOGETHER = 1000  # examples that are written, and read in turn, at once
+_COLUMN = "example"
+
+
+class Stored(Sequence[T], Generic[T]):
+    """Examples in a file of Arrow records, mapped into memory: the operating system holds of it what it has room for.
+
+    Each example comes back equal to what it was, whatever Python object it is. The file is for the process that wrote
+    it, and for others of the same training, as it trusts what it holds.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     words = Stored.write(iter(["ab", "cde", "f"]), Path(folder) / "words.arrow")
+    ...     len(words), words[1], words[1:], list(words)
+    (3, 'cde', ['cde', 'f'], ['ab', 'cde', 'f'])
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._rows = Dataset.from_file(str(path))
+
+    @classmethod
+    def write(cls, examples: Iterable[T], path: Path) -> Stored[T]:
+        """Write examples as they come; `RunError` when the disk is full or the folder cannot be written."""
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            features = Features({_COLUMN: Value("binary")})
+            with ArrowWriter(path=str(path), features=features, writer_batch_size=_TOGETHER) as writer:
+                for example in examples:
+                    writer.write({_COLUMN: pickle.dumps(example)})
+                writer.finalize()
+        return cls(path)
+
+    def mapped(self, function: Callable[[list[T]], Iterable[U]], path: Path) -> Stored[U]:
+        """What ``function`` makes of the examples, of some at a time, in another file."""
+        made = (function(self[start : start + _TOGETHER]) for start in range(0, len(self), _TOGETHER))
+        return Stored.write(chain.from_iterable(made), path)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return self.__getitems__(range(len(self))[index])
+        return cast(T, pickle.loads(self._rows[index][_COLUMN]))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[T]:
+        """Several examples at once; a ``DataLoader`` asks for a batch in this way."""
+        return [pickle.loads(row) for row in self._rows[indices][_COLUMN]]
+
+    def __iter__(self) -> Iterator[T]:
+        for start in range(0, len(self), _TOGETHER):
+            yield from self[start : start + _TOGETHER]
