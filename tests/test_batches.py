@@ -21,8 +21,8 @@ lengths = st.lists(st.tuples(sizes, sizes), max_size=60)
 seeds = st.integers(0, 2**32)
 
 
-def sampler_of(pairs: list[tuple[int, int]], tokens: int, seed: int = 0) -> TokenBudgetSampler:
-    return TokenBudgetSampler([s for s, _ in pairs], [t for _, t in pairs], tokens=tokens, seed=seed)
+def sampler_of(pairs: list[tuple[int, int]], tokens: int, seed: int = 0, **options: object) -> TokenBudgetSampler:
+    return TokenBudgetSampler([s for s, _ in pairs], [t for _, t in pairs], tokens=tokens, seed=seed, **options)
 
 
 @given(lengths, st.integers(1, 80), seeds, st.integers(0, 5))
@@ -75,6 +75,17 @@ def test_epochs_and_seeds_differ_in_batches_and_in_their_order() -> None:
     orders = [epoch(0, 0), epoch(0, 1), epoch(1, 0), epoch(1, 1)]
     assert len({str(order) for order in orders}) == 4
     assert len({str(sorted(map(sorted, order))) for order in orders}) == 4
+
+
+@given(lengths, st.integers(1, 80), seeds, st.integers(1, 5))
+def test_the_shares_of_several_processes_are_the_batches_of_one(pairs, tokens: int, seed: int, count: int) -> None:
+    whole = list(sampler_of(pairs, tokens, seed))
+    samplers = [sampler_of(pairs, tokens, seed, share=(i, count)) for i in range(count)]
+    assert {len(sampler) for sampler in samplers} == {len(whole)}
+    for batch, *shares in zip(whole, *samplers, strict=True):
+        assert sorted(batch) == sorted(i for share in shares for i in share)
+        sizes = [len(share) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
 
 
 def test_like_lengths_share_a_batch() -> None:

@@ -73,13 +73,23 @@ class TokenBudgetSampler(Sampler[list[int]]):
     batches come in another order; both follow from ``(seed, epoch)`` alone. The number of batches is that of every
     epoch. Serves as ``DataLoader(..., batch_sampler=)``; call ``set_epoch`` before each epoch (Lightning does).
 
+    Of several processes that train together, ``share=(i, n)`` is the sampler of number i of n: it gives, of each
+    batch, every n-th example from i on, so that all together see the batches that one alone would see. Of a batch that
+    has too few, some get ``[]``.
+
     >>> sampler = TokenBudgetSampler([2, 9, 2, 1], [2, 9, 1, 2], tokens=10)
     >>> sorted(sorted(batch) for batch in sampler)
     [[0], [1], [2, 3]]
     """
 
     def __init__(
-        self, source_lengths: Sequence[int], target_lengths: Sequence[int], *, tokens: int, seed: int = 0
+        self,
+        source_lengths: Sequence[int],
+        target_lengths: Sequence[int],
+        *,
+        tokens: int,
+        seed: int = 0,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         if len(source_lengths) != len(target_lengths):
             raise ArgumentError(
@@ -91,6 +101,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         # By the longer side first: least padding of the orders tried (5 % of a batch of Multi30k, 8 % by the source).
         self._keys = (source, target, np.maximum(source, target))
         self._seed = seed
+        self._share = slice(share[0], None, share[1])
         self._epoch = 0
         # Sorted, the lengths are the same in every epoch, whichever of two equal examples comes first: cut them once.
         order = np.lexsort(self._keys)
@@ -114,7 +125,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         # lexsort is stable: within equal lengths the shuffled order stays.
         order = shuffled[np.lexsort([key[shuffled] for key in self._keys])]
         for i in random.permutation(len(self._cuts)):
-            yield order[slice(*self._cuts[i])].tolist()
+            yield order[slice(*self._cuts[i])][self._share].tolist()
 
 
 def _cuts(sources: list[int], targets: list[int], tokens: int) -> list[tuple[int, int]]:
