@@ -24,6 +24,7 @@ def _seeded() -> None:
 
 def test_the_public_names_are_pinned() -> None:
     assert regard.nn.__all__ == [
+        "AttentionPooling",
         "BahdanauAttention",
         "BlockConfig",
         "BlockObservation",

@@ -12,11 +12,13 @@ from regard.nn._cache import KeyValueCache
 from regard.nn._decoder import BahdanauAttention, LuongAttention
 from regard.nn._dropout import Dropout
 from regard.nn._multi_head import MultiHeadAttention
+from regard.nn._pooling import AttentionPooling
 from regard.nn._single_head import CrossAttention, SelfAttention
 from regard.nn._torch import TorchMultiheadAttention
 from regard.nn._transformer import DecoderObservation, DecoderState, TransformerDecoder, TransformerEncoder
 
 __all__ = [
+    "AttentionPooling",
     "BahdanauAttention",
     "BlockConfig",
     "BlockObservation",

@@ -1,0 +1,93 @@
+"""Attention pooling: from a sequence to one vector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError
+from regard.functional import attention
+from regard.nn._parts import HeadScore, check_size, glorot_
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+    from regard.functional import Impl, Mask, Observation, Observe
+    from regard.nn._parts import ScoreName
+
+__all__ = ["AttentionPooling"]
+
+
+class AttentionPooling(nn.Module):
+    """One vector for a sequence: a mean of its states, weighted by how well they answer a question that is learned.
+
+    α = softmax_j score(u, W_k h_j);  c = Σ_j α_j h_j; with "additive", score = wᵀ tanh(u + W_k h_j).
+
+    | symbol                             | here                                                               |
+    |------------------------------------|--------------------------------------------------------------------|
+    | states h_j                         | x[:, j]                                                            |
+    | question u, one for each head      | ``query`` (heads, key_dim)                                         |
+    | W_k                                | ``k_proj``, rows i·key_dim … (i+1)·key_dim for head i              |
+    | W_w, b_w, u_w, α, s of the paper   | with "additive": ``k_proj``, ``query``, ``score.weight``, α, c     |
+
+    Each head weighs its own share of the states: features i·dim/heads … (i+1)·dim/heads of c have the weights of head
+    i. ``key_dim`` is dim/heads unless given. W_k and scores begin Glorot-uniform, questions N(0, 1/key_dim).
+
+    Shapes: x (B, T, dim) or (T, dim), output (B, dim) or (dim). Masks and what is observed are those of
+    `regard.attention` with one query: (B, heads, 1, T). A sequence of which all is masked gives 0.
+    Errors: `ArgumentError` for wrong sizes, masks and options.
+    Source: Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", equations 5 to 7;
+    several heads: Lin et al. 2017, "A Structured Self-attentive Sentence Embedding", arXiv 1703.03130, section 2.1.
+
+    >>> from regard import Observe, padding
+    >>> layer = AttentionPooling(6, heads=2)
+    >>> pooled, seen = layer(torch.randn(2, 5, 6), mask=padding(lengths=[5, 3]), observe=Observe(weights=True))
+    >>> pooled.shape, seen.weights.shape
+    (torch.Size([2, 6]), torch.Size([2, 2, 1, 5]))
+    >>> seen.weights[1, :, 0, 3:].tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        heads: int = 1,
+        key_dim: int | None = None,
+        score: ScoreName = "additive",
+        impl: Impl = "auto",
+    ) -> None:
+        super().__init__()
+        if heads < 1 or dim < 1 or dim % heads:
+            raise ArgumentError(f"dim must be a multiple of heads, got {dim} and {heads}")
+        key_dim = dim // heads if key_dim is None else key_dim
+        if key_dim < 1:
+            raise ArgumentError(f"key_dim must be at least 1, got {key_dim}")
+        self.query = nn.Parameter(torch.empty(heads, key_dim))
+        self.k_proj = nn.Linear(dim, heads * key_dim, bias=False)
+        self.score = HeadScore(score, key_dim, heads)
+        self.impl = impl
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        nn.init.normal_(self.query, std=self.query.shape[1] ** -0.5)
+        glorot_(self.k_proj)
+        self.score.reset_parameters()
+
+    def forward(
+        self,
+        x: Float[Tensor, "*B T dim"],
+        *,
+        mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
+        observe: Observe | None = None,
+    ) -> Float[Tensor, "*B dim"] | tuple[Float[Tensor, "*B dim"], Observation]:
+        check_size(x, self.k_proj.in_features, "x")
+        heads = self.query.shape[0]
+        keys, values = (part.unflatten(-1, (heads, -1)).transpose(-3, -2) for part in (self.k_proj(x), x))
+        query = self.query.to(keys.dtype).unsqueeze(1).expand(*keys.shape[:-2], 1, -1)
+        answer = attention(query, keys, values, score=self.score(), mask=mask, observe=observe, impl=self.impl)
+        pooled = (answer if isinstance(answer, Tensor) else answer[0]).flatten(-3)
+        return pooled if isinstance(answer, Tensor) else (pooled, answer[1])
