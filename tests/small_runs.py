@@ -18,9 +18,9 @@ from rich.console import Console
 
 from regard.models import Config, RecurrentConfig, TransformerConfig
 from regard.training.data import Example, Pairs, Units
-from regard.training.module import Recipe, Seq2SeqTraining
-from regard.training.run import Run
-from regard.training.trainer import Outcome, fit, prepare
+from regard.training.module import Recipe, Training
+from regard.training.seq2seq import Seq2SeqRun
+from regard.training.trainer import Outcome, fit, remember
 
 
 def backwards(count: int = 20, seed: int = 0, alphabet: str = "abcdef") -> Pairs:
@@ -63,18 +63,19 @@ def new_run(
     *,
     kind: str = "recurrent",
     **options: Any,
-) -> Run:
-    run = prepare(pairs, small(kind, **options), plan, max_length=20, facts=facts or {})
+) -> Seq2SeqRun:
+    run = Seq2SeqRun.new(pairs, small(kind, **options), max_length=20, seed=plan.seed)
+    remember(run, pairs.examples, plan, facts or {})
     run.create(directory)
     return run
 
 
 def train(
     directory: Path, plan: Recipe, pairs: Pairs | None = None, *, console: Console | None = None, **options: Any
-) -> tuple[Run, Outcome]:
+) -> tuple[Seq2SeqRun, Outcome]:
     pairs = pairs or backwards()
     run = new_run(directory, pairs, plan, **options)
-    return run, fit(run, pairs, pairs, plan, directory, console=console or silent())
+    return run, fit(run, pairs.examples, pairs.examples, plan, directory, console=console or silent())
 
 
 def silent() -> Console:
@@ -86,16 +87,16 @@ def rows(directory: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def at_update(monkeypatch: pytest.MonkeyPatch, wanted: int | None, act: Callable[[Seq2SeqTraining], object]) -> None:
+def at_update(monkeypatch: pytest.MonkeyPatch, wanted: int | None, act: Callable[[Training], object]) -> None:
     """Have something happen in the middle of an update, counted from 0, or of every one."""
-    whole = Seq2SeqTraining.training_step
+    whole = Training.training_step
 
-    def step(self: Seq2SeqTraining, batch: Any, index: int) -> Any:
+    def step(self: Training, batch: Any, index: int) -> Any:
         if wanted in (None, self.global_step):
             act(self)
         return whole(self, batch, index)
 
-    monkeypatch.setattr(Seq2SeqTraining, "training_step", step)
+    monkeypatch.setattr(Training, "training_step", step)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from regard.errors import ArgumentError
 from regard.look import Alignment, grid
 from regard.look.answers import grids, pictures
 from regard.training.data import Units
-from regard.training.run import Answer, Prediction
+from regard.training.seq2seq import Answer, Prediction
 
 RUN = SimpleNamespace(source_units=Units("chars"))
 

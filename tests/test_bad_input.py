@@ -19,7 +19,7 @@ import pytest
 
 from commands import MODEL, QUICK, Command, spelt, start
 from regard.training import data as reading
-from regard.training.run import Run
+from regard.training.seq2seq import Seq2SeqRun
 from small_runs import at_update, full_disk, rows
 
 pytest_plugins = ["command_fixtures"]
@@ -58,8 +58,8 @@ def copy(trained: Path, tmp_path: Path) -> Path:
         (GOOD.encode() + b"b\xe4d\tB A D\n", 21, "expected UTF-8, found byte 0xe4 at offset 1 .*; convert .* iconv"),
         (GOOD.encode("utf-16"), 1, "expected UTF-8, found UTF-16; convert the file: iconv"),
         (gzip.compress(GOOD.encode())[:-20], None, "gzip data .* damaged"),
-        ("ab\tA B\n" * 3, None, "at least two different sources, .* found 1; add pairs, or give others with --dev"),
-        ("ab\tA B", None, "at least two different sources"),
+        ("ab\tA B\n" * 3, None, "at least two different inputs, .* found 1; add examples, or give others with --dev"),
+        ("ab\tA B", None, "at least two different inputs"),
         ("a" * 300 + "\tA\n", 1, "at most 200 units a side, found none .*; raise --max-length"),
     ],
 )
@@ -124,7 +124,7 @@ def test_duplicates_contradictions_and_long_lines_are_counted(
     assert ended.code == 0
     assert f"{path}: 23 pairs; 2 duplicates, 1 source with more than one target\n" in ended.out
     assert "2 pairs of more than 200 units left out (first: line 24); --max-length raises the limit" in ended.out
-    assert re.search(r"\d of 23 pairs set apart to choose the best model \(no --dev\)", ended.out)
+    assert re.search(r"\d of 23 examples set apart to choose the best model \(no --dev\)", ended.out)
 
 
 def test_one_example_trains_when_another_file_chooses(
@@ -335,7 +335,7 @@ def test_a_full_disk_is_one_line(room: int, write: Any, tmp_path: Path, regard: 
     assert not list(run.glob(".*"))
     assert (run / "model.safetensors").exists() == (room == 100_000)
     if room == 100_000:
-        Run.load(run)
+        Seq2SeqRun.load(run)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
@@ -439,7 +439,7 @@ def test_a_second_signal_in_training_ends_at_once(
     at_update(monkeypatch, 9, twice)
     ended = regard("train", words, "--out", run, *MODEL, "--epochs", "20", "--batch-tokens", "60")
     assert (ended.code, ended.err) == (130, "regard: interrupted\n")
-    Run.load(run)
+    Seq2SeqRun.load(run)
 
 
 @pytest.mark.parametrize("number", BOTH)
@@ -451,7 +451,7 @@ def test_a_signal_after_training_leaves_a_whole_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words, run = write(GOOD), tmp_path / "run"
-    stop_in(monkeypatch, sys.modules["regard.cli.train"], "_show", number)
+    stop_in(monkeypatch, sys.modules["regard.cli.fitting"], "_report", number)
     assert regard("train", words, "--out", run, *QUICK).err == "regard: interrupted\n"
     monkeypatch.undo()
     assert regard("evaluate", run, words).code == 0
@@ -468,7 +468,7 @@ def test_a_signal_while_answers_are_sought(
     regard: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stop_in(monkeypatch, Run, "_predict_batch", number)
+    stop_in(monkeypatch, Seq2SeqRun, "_predict_batch", number)
     ended = regard(command, trained, *(rest or [write(GOOD)]))
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.splitlines()[-1] == "regard: interrupted"

@@ -21,7 +21,7 @@ from regard import __version__
 from regard.cli.train import _LEFT_OUT
 from regard.training import cmudict
 from regard.training.data import Example, Pairs, Units
-from regard.training.run import Run
+from regard.training.seq2seq import Seq2SeqRun
 from small_runs import at_update
 
 pytest_plugins = ["command_fixtures"]
@@ -142,7 +142,7 @@ def test_train_finds_a_name_for_the_run(
         ended = regard("train", "words.tsv", "--score", "none", *QUICK)
         assert ended.code == 0
         assert f"best model in runs/{name}: " in ended.out
-        assert Run.load(f"runs/{name}").model.attention is None
+        assert Seq2SeqRun.load(f"runs/{name}").model.attention is None
 
 
 @pytest.mark.parametrize("positions", ["learned", "shaw"])
@@ -200,7 +200,7 @@ def test_a_training_of_a_second_ends_and_leaves_a_model(data: Path, tmp_path: Pa
     assert ended.code == 0
     assert "training for 0.01 min: " in ended.out
     assert "100 %  epoch" in ended.out
-    Run.load(tmp_path / "run")
+    Seq2SeqRun.load(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_other_data_are_not_gone_on_with(
     del config["training"]["recipe"]
     (run / "config.json").write_text(json.dumps(config))
     assert "does not tell how it was trained (no 'recipe')" in regard("train", "--resume", run).error
-    Run.load(run)
+    Seq2SeqRun.load(run)
 
 
 def test_a_run_is_not_overwritten(data: Path, trained: Path, regard: Command) -> None:
@@ -442,13 +442,21 @@ def test_evaluate_counts(trained: Path, tmp_path: Path, regard: Command) -> None
     pairs = table(tmp_path / "pairs.tsv", [("bad", "B A D"), ("cab", "C A B"), ("dab", "D A D A"), ("abc", "A B E")])
     ended = regard("evaluate", trained, pairs)
     assert ended.code == 0
-    assert ended.out == "exact 50.00 %, WER 50.00 %, PER 23.08 % (4 pairs)\n"
+    rows = [line.split() for line in ended.out.splitlines()]
+    assert [row[:3] for row in rows if row and row[0] in ("exact", "WER", "PER")] == [
+        ["exact", "50.00", "%"],
+        ["WER", "50.00", "%"],
+        ["PER", "23.08", "%"],
+    ]
+    assert "0.00 % to 100.00 %" in ended.out
     assert ended.err.splitlines() == [
         f"regard: {pairs}: 4 pairs",
         f"regard: {pairs}: 1 target unit that training never saw, they count as errors: E",
     ]
     found = json.loads(regard("evaluate", trained, pairs, "--json", "--beam", "1").out)
+    intervals = found.pop("intervals")
     assert found == {"exact": 0.5, "wer_percent": 50.0, "error_rate": 3 / 13, "count": 4}
+    assert all(low <= found[name] <= high for name, (low, high) in intervals.items())
 
 
 # Look
@@ -504,7 +512,7 @@ def test_a_fault_of_ours_is_one_line_and_debug_shows_where(
     def fail(*_: object, **__: object) -> Iterator[object]:
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr(Run, "predict", fail)
+    monkeypatch.setattr(Seq2SeqRun, "predict", fail)
     ended = regard("predict", trained, trained / "config.json")
     assert ended == (1, "", "regard: unexpected error, ZeroDivisionError: two lines; --debug shows where\n")
     for arguments in (["--debug", "predict"], ["predict", "--debug"]):

@@ -21,9 +21,9 @@ from regard.training.data import (
     guess_units,
     read_lines,
     read_pairs,
-    split_off,
     unseen_notes,
 )
+from regard.training.splits import split_off
 from regard.training.vocabulary import Vocabulary
 
 CHARS, WORDS = Units("chars"), Units("words")
@@ -340,7 +340,7 @@ def test_split_off_says_what_it_did_and_follows_the_seed() -> None:
     pairs = of([Example((str(n),), ("A",)) for n in range(50)])
     train, dev = split_off(pairs)
     assert (len(train), len(dev)) == (45, 5)
-    said = "data.tsv: 5 of 50 pairs set apart to choose the best model (no --dev)"
+    said = "data.tsv: 5 of 50 examples set apart to choose the best model (no --dev)"
     assert (train.notes, dev.notes) == (["data.tsv: read", said], [])
     assert pairs.notes == ["data.tsv: read"]
     assert split_off(pairs, seed=1)[1].examples != dev.examples
@@ -353,7 +353,7 @@ def test_split_off_leaves_a_source_to_train_on() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_source_cannot_be_split(count: int) -> None:
-    with pytest.raises(DataError, match=r"^data.tsv: expected at least two different sources.*found 1; .*--dev$"):
+    with pytest.raises(DataError, match=r"^data.tsv: expected at least two different inputs.*found 1; .*--dev$"):
         split_off(of([Example(("a",), (str(n),)) for n in range(count)]))
 
 

@@ -22,7 +22,7 @@ from regard.models.symbols import EOS, UNK
 from regard.positions import ALiBi, Rotary, Shaw, T5Bias
 from regard.training import export
 from regard.training.export import FILES, export_run
-from regard.training.run import Run, Search
+from regard.training.seq2seq import Search, Seq2SeqRun
 from small_runs import backwards, new_run, recipe
 
 pytest_plugins = ["command_fixtures"]
@@ -210,7 +210,7 @@ def test_nothing_half_written_is_left(
         monkeypatch.setattr(export, "largest_error", full if fault == "full" else interrupted)
     if fault == "interrupted":
         with pytest.raises(KeyboardInterrupt):
-            export_run(Run.load(trained), folder)
+            export_run(Seq2SeqRun.load(trained), folder)
     else:
         expected = {"full": f"cannot write {folder} (No space left", "wrong": "by 0.0001 at most, got 0.0002"}
         assert expected[fault] in regard("export", trained, "--out", folder).error

@@ -16,8 +16,10 @@ from regard.errors import ArgumentError, RunError
 from regard.models import Hypothesis, beam_search
 from regard.models.symbols import EOS, UNK
 from regard.training import run as run_module
+from regard.training import seq2seq
 from regard.training.data import Example
-from regard.training.run import FORMAT, Run, Search
+from regard.training.run import FORMAT
+from regard.training.seq2seq import Search, Seq2SeqRun
 from small_runs import backwards, new_run, recipe
 
 POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"]
@@ -50,7 +52,7 @@ def change(folder: Path, **entries: object) -> None:
 
 def refused(folder: Path, match: str) -> None:
     with pytest.raises(RunError, match=match) as caught:
-        Run.load(folder)
+        Seq2SeqRun.load(folder)
     message = str(caught.value)
     assert message.startswith(f"{folder}: ")
     assert len(message.splitlines()) == 1
@@ -68,7 +70,7 @@ def refused(folder: Path, match: str) -> None:
 def test_what_is_written_is_read_again(options: dict[str, object], tmp_path: Path) -> None:
     first = new_run(tmp_path / "again", backwards(), recipe(), {"data": "ä"}, **options)
     first.save_weights(tmp_path / "again")
-    second = Run.load(str(tmp_path / "again"))
+    second = Seq2SeqRun.load(str(tmp_path / "again"))
     assert not second.model.training
     for name in ("source", "target", "source_units", "target_units", "max_length", "growth", "training"):
         assert getattr(second, name) == getattr(first, name)
@@ -82,11 +84,11 @@ def test_what_is_written_is_read_again(options: dict[str, object], tmp_path: Pat
 
 
 def test_a_run_of_before_there_were_kinds_is_recurrent(folder: Path) -> None:
-    expected = list(Run.load(folder).predict(["abc"]))
+    expected = list(Seq2SeqRun.load(folder).predict(["abc"]))
     model = json.loads((folder / "config.json").read_text())["model"]
     assert model.pop("kind") == "recurrent"
     change(folder, model=model)
-    assert list(Run.load(folder).predict(["abc"])) == expected
+    assert list(Seq2SeqRun.load(folder).predict(["abc"])) == expected
 
 
 def test_a_kind_that_is_not_known_is_refused_naming_those_that_are(folder: Path) -> None:
@@ -105,15 +107,15 @@ def test_learned_positions_reach_as_far_as_answers_do(tmp_path: Path) -> None:
         run.model.decoder.norm.bias.fill_(1)
         run.model.target_embedding.weight[EOS] = -9  # answers never end
     run.save_weights(tmp_path)
-    (answer,) = Run.load(tmp_path).predict(["abcde" * 5])
+    (answer,) = Seq2SeqRun.load(tmp_path).predict(["abcde" * 5])
     assert answer.cut
     assert len(answer.predictions[0].units) == 10 + 3 * 20
 
 
 def test_a_run_can_be_moved(folder: Path) -> None:
-    expected = list(Run.load(folder).predict(["abc"]))
+    expected = list(Seq2SeqRun.load(folder).predict(["abc"]))
     folder.rename(folder.with_name("elsewhere"))
-    assert list(Run.load(folder.with_name("elsewhere")).predict(["abc"])) == expected
+    assert list(Seq2SeqRun.load(folder.with_name("elsewhere")).predict(["abc"])) == expected
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
@@ -210,11 +212,11 @@ def test_weights_are_read_strictly(folder: Path) -> None:
 
 def test_a_run_without_weights_can_be_opened_to_resume(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    assert Run.load(folder, trained=False).max_length == 20
+    assert Seq2SeqRun.load(folder, trained=False).max_length == 20
 
 
 def test_answers_keep_their_order_over_lengths_and_windows(either: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run.load(either)
+    run = Seq2SeqRun.load(either)
     lines = ["abcdef", "", "a", "fed", "bb", "", "cafe", "dead", "f", "abcabcabc", "bed"]
     search = Search(beam=3, n_best=2)
     expected = [answer for line in lines for answer in run.predict([line], search)]
@@ -236,10 +238,9 @@ def test_batches_keep_to_their_budget(either: Path, monkeypatch: pytest.MonkeyPa
         shapes.append(tuple(source.shape))
         return beam_search(model, source, lengths, **options)
 
-    monkeypatch.setattr(run_module, "beam_search", search)
-    list(
-        Run.load(either).predict(["a", "abcdef", "bc", "f", "fedcba", "abc", "b", "c"], Search(beam=2, batch_tokens=24))
-    )
+    monkeypatch.setattr(seq2seq, "beam_search", search)
+    run = Seq2SeqRun.load(either)
+    list(run.predict(["a", "abcdef", "bc", "f", "fedcba", "abc", "b", "c"], Search(beam=2, batch_tokens=24)))
     assert sum(rows for rows, _ in shapes) == 8
     assert all(2 * rows * length <= 24 for rows, length in shapes)
     assert len(shapes) <= 4
@@ -253,17 +254,17 @@ def test_lines_are_read_as_they_are_needed(folder: Path, monkeypatch: pytest.Mon
         yield "def"
         raise AssertionError("a third line was read before the first was answered")
 
-    assert next(Run.load(folder).predict(lines())).units == ["a", "b", "c"]
-    assert list(Run.load(folder).predict([])) == []
+    assert next(Seq2SeqRun.load(folder).predict(lines())).units == ["a", "b", "c"]
+    assert list(Seq2SeqRun.load(folder).predict([])) == []
 
 
 def test_a_blank_line_has_no_predictions(either: Path) -> None:
-    for answer in Run.load(either).predict(["", ""], Search(n_best=3)):
+    for answer in Seq2SeqRun.load(either).predict(["", ""], Search(n_best=3)):
         assert (answer.predictions, answer.units, answer.unseen, answer.cut) == ([], [], 0, False)
 
 
 def test_unseen_units_are_counted_and_answered(either: Path) -> None:
-    run = Run.load(either)
+    run = Seq2SeqRun.load(either)
     with_unseen, plain = run.predict(["a猫bé猫", "abc"])
     assert (with_unseen.unseen, plain.unseen) == (3, 0)
     assert with_unseen.units == ["a", "猫", "b", "é", "猫"]
@@ -272,7 +273,7 @@ def test_unseen_units_are_counted_and_answered(either: Path) -> None:
 
 
 def test_a_line_beyond_the_longest_is_cut_and_said(either: Path) -> None:
-    run = Run.load(either)
+    run = Seq2SeqRun.load(either)
     whole, long, huge = run.predict(["abcde" * 4, "abcde" * 4 + "f", "abcde" * 20_000])
     assert (whole.cut, long.cut, huge.cut) == (False, True, True)
     assert whole.units == long.units == huge.units == list("abcde" * 4)
@@ -280,7 +281,7 @@ def test_a_line_beyond_the_longest_is_cut_and_said(either: Path) -> None:
 
 
 def test_an_answer_is_no_longer_than_the_data_give_reason_to(folder: Path) -> None:
-    run = Run.load(folder)
+    run = Seq2SeqRun.load(folder)
     with torch.no_grad():
         run.model.output.bias[EOS] = -1e9
     for line, answer in zip(["ab", "abcde"], run.predict(["ab", "abcde"]), strict=True):
@@ -290,7 +291,7 @@ def test_an_answer_is_no_longer_than_the_data_give_reason_to(folder: Path) -> No
 
 
 def test_weights_have_a_row_a_step_and_a_column_a_unit(either: Path) -> None:
-    lines, run = ["abcdef", "ab"], Run.load(either)
+    lines, run = ["abcdef", "ab"], Seq2SeqRun.load(either)
     heads = () if run.model.config.kind == "recurrent" else (2, 2)
     for line, answer in zip(lines, run.predict(lines, Search(n_best=5, weights=True)), strict=True):
         assert len(answer.predictions) == 5
@@ -302,25 +303,26 @@ def test_weights_have_a_row_a_step_and_a_column_a_unit(either: Path) -> None:
 
 def test_more_answers_than_the_beam_holds_are_refused(folder: Path) -> None:
     with pytest.raises(ArgumentError, match="n_best"):
-        list(Run.load(folder).predict(["abc"], Search(beam=2, n_best=3)))
+        list(Seq2SeqRun.load(folder).predict(["abc"], Search(beam=2, n_best=3)))
 
 
 def test_scoring_counts_what_is_right(either: Path) -> None:
-    run = Run.load(either)
+    run = Seq2SeqRun.load(either)
     sources = [example.source for example in backwards().examples]
-    answers = [answer.predictions[0].units for answer in run.predict_units(sources)]
+    answers = [answer.predictions[0].units for answer in run.predict_units(sources, Search(beam=1))]
     run.model.train()  # as in the middle of training, whose dropout may not show
     examples = [Example(source, tuple(units)) for source, units in zip(sources, answers, strict=True)]
     scores = run.score(examples)
-    assert (scores.correct, scores.edits, scores.count) == (20, 0, 20)
+    assert (scores.values["wer_percent"], scores.values["error_rate"], scores.count) == (0.0, 0.0, 20)
     worse = run.score([examples[0]._replace(target=(*examples[0].target, "a")), *examples[1:]])
-    assert (worse.correct, worse.edits, worse.count) == (19, 1, 20)
+    units = 1 + sum(map(len, answers))
+    assert (worse.values["wer_percent"], worse.values["error_rate"]) == (5.0, 1 / units)
 
 
 def test_the_error_of_units_has_its_name(folder: Path) -> None:
-    run = Run.load(folder)
+    run = Seq2SeqRun.load(folder)
     assert run.unit_error == "CER"
-    assert replace(run, target_units=run_module.Units("words")).unit_error == "PER"
+    assert replace(run, target_units=seq2seq.Units("words")).unit_error == "PER"
 
 
 def test_writing_leaves_nothing_behind(folder: Path) -> None:

@@ -23,7 +23,8 @@ CHARS = Units("chars")
 DERIVED = """
 import json, sys
 from regard.training.batches import TokenBudgetSampler, encode
-from regard.training.data import read_pairs, split_off
+from regard.training.data import read_pairs
+from regard.training.splits import split_off
 from regard.training.vocabulary import Vocabulary
 pairs = read_pairs(sys.argv[1])
 train, dev = split_off(pairs, seed=3)

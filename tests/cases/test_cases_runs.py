@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from regard.training.batches import TokenBudgetSampler
 from regard.training.data import Units, read_pairs
-from regard.training.run import Run
+from regard.training.seq2seq import Seq2SeqRun
 from regard.training.trainer import fit
 from small_runs import at_update, backwards, new_run, recipe, rows, silent
 
@@ -50,7 +50,7 @@ def test_t2_two_epochs_equal_one_then_a_new_process_and_one_more(
 
     def start(name: str) -> Path:
         run = new_run(tmp_path / name, pairs, plan, facts, dropout=0.3, **options)
-        fit(run, pairs, pairs, plan, tmp_path / name, console=silent())
+        fit(run, pairs.examples, pairs.examples, plan, tmp_path / name, console=silent())
         return tmp_path / name
 
     whole, stopped = start("whole"), []
@@ -105,4 +105,4 @@ def test_c1_a_wrapped_model_is_loaded_plain(wrapper: str, kind: str, tmp_path: P
         wrapped = torch.compile(wrapped, backend="eager")
     replace(run, model=wrapped).save_weights(tmp_path)
     assert not any("module" in name or "orig" in name for name in saved_names(tmp_path))
-    assert list(Run.load(tmp_path).predict(lines)) == expected
+    assert list(Seq2SeqRun.load(tmp_path).predict(lines)) == expected

@@ -24,10 +24,10 @@ def export(
     if to != "onnx":
         raise ArgumentError(f"--to: expected onnx, the one format there is, got {to!r}")
     from regard.training.export import export_run
-    from regard.training.run import Run
+    from regard.training.seq2seq import Seq2SeqRun
 
     folder = out or run / to
-    exported = export_run(Run.load(run), folder)
+    exported = export_run(Seq2SeqRun.load(run), folder)
     for name, size in exported.sizes.items():
         print(f"{folder / name}: {size / 1e6:.2f} MB")
     print(f"in onnxruntime they give the model's numbers, up to {exported.error:.1e}")

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
-from regard.cli.notes import Tally
-from regard.cli.options import Beam, LengthPenalty, NBest, RunDirectory
-from regard.errors import ArgumentError
+from regard.cli.options import Beam, LengthPenalty, NBest, RunDirectory, given
 
 
 def look(
+    context: Context,
     run: RunDirectory,
-    texts: Annotated[list[str], Argument(metavar="TEXT", help="one or more sources")],
+    texts: Annotated[list[str], Argument(metavar="TEXT", help="one or more texts")],
     out: Annotated[
         Path | None, Option(metavar="FILE", help="the picture, .png, .svg or .pdf; left out: RUN/look.png")
     ] = None,
@@ -27,29 +26,11 @@ def look(
 ) -> None:
     """Draw what a model attends to.
 
-    Answers each TEXT, and draws which units of it each unit of the answer attended to.
+    Answers each TEXT, and draws which units of it each unit of the answer attended to, or what the class was read from.
     """
-    from regard.look import alignments, grid, save
-    from regard.look.answers import grids, pictures
-    from regard.models import RecurrentConfig
-    from regard.training.run import Run, Search
+    from regard.cli.tasks import TASKS
+    from regard.training.tasks import open_run
 
-    search = Search(beam, n_best, length_penalty, weights=True)
-    model = Run.load(run)
-    if not model.model.config.attends:
-        raise ArgumentError(f"{run}: this model has no attention to look at; train one without --score none")
-    if heads and isinstance(model.model.config, RecurrentConfig):
-        raise ArgumentError(f"{run}: this model has one attention, with one head; leave --heads away")
-    for text in texts:
-        if not model.source_units.split(text):
-            raise ArgumentError(f"expected texts with at least one unit (in {model.source_units}), got {text!r}")
-    answers = list(model.predict(texts, search))
-    tally = Tally()
-    for text, answer in zip(texts, answers, strict=True):
-        tally.add(answer)
-        for prediction in answer.predictions:
-            print(f"{text}\t{prediction.text}")
-    tally.say(model.max_length)
-    path = out or run / "look.png"
-    save(grid(grids(model, answers)) if heads else alignments(pictures(model, answers)), path)
-    print(path)
+    opened = open_run(run)
+    task = TASKS[opened.task]
+    task.look(opened, texts, out or run / "look.png", given(context, opened.task, task.OF_LOOK))

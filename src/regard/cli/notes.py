@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from regard.training.wording import count
 
 if TYPE_CHECKING:
-    from regard.training.run import Answer
+    from regard.training.seq2seq import Answer
 
 __all__ = ["Tally", "note"]
 

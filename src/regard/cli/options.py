@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from typer import Argument, BadParameter, Option
+from typer import Argument, BadParameter, Context, Option
 
-__all__ = ["Beam", "LengthPenalty", "NBest", "RunDirectory"]
+__all__ = ["Beam", "LengthPenalty", "NBest", "RunDirectory", "given", "spelt"]
 
 
 # Not Option(min=1): that would put "x>=1" into every line of the help
@@ -31,3 +31,21 @@ LengthPenalty = Annotated[
     float,
     Option(metavar="X", callback=_finite, help="divide log p by the length to this power; 1 favours long answers"),
 ]
+
+
+def given(context: Context, task: str, allowed: set[str]) -> dict[str, Any]:
+    """The options of a command by name, once those given on the command line are known to have an effect."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if (
+            source is not None
+            and source.name == "COMMANDLINE"
+            and name not in {*allowed, "run", "file", "texts", "out"}
+        ):
+            context.fail(f"{spelt(name)}: has no effect with a run of the task {task}; leave it away")
+    return dict(context.params)
+
+
+def spelt(name: str) -> str:
+    """An option as it is typed."""
+    return {"data": "DATA", "as_json": "--json"}.get(name, f"--{name.replace('_', '-')}")

@@ -1,40 +1,29 @@
-"""`regard train`: from a file of pairs, or from the CMU dictionary, to a run directory."""
+"""`regard train`: from a file of examples, or from the CMU dictionary, to a run directory."""
 
 from __future__ import annotations
 
 import math
-import os
-import shlex
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Context, Option
 
-from regard.cli import INTERRUPTED, Interrupted
-from regard.errors import RunError
-from regard.training.wording import count
+from regard.cli.options import spelt
+from regard.cli.tasks import TASKS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.models import Config
-    from regard.training.data import Pairs
     from regard.training.module import Recipe
-    from regard.training.run import Run
 
-_MANY = 50_000  # pairs that two minutes do not wear out: there dropout takes more than it gives
-_LEFT_OUT: dict[str, dict[str, Any]] = {  # what options are when left out; dropout with few pairs and with many
-    "recurrent": {"layers": 1, "dropout": (0.3, 0.0), "warmup": 200},
-    "transformer": {"layers": 3, "dropout": (0.1, 0.0), "warmup": 300},
-}
-_OF_MODEL = {  # options that have no effect with another model
-    "recurrent": {"score", "input_feeding", "cell", "embed_dim", "hidden_dim"},
-    "transformer": {"dim", "heads", "feedforward", "positions"},
-}
-_ABOUT_DATA = {"dev", "test", "source_units", "target_units", "max_length"}  # options that nothing but DATA needs
-_FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
+_OF_ALL = {  # options of every task
+    "data", "dev", "test", "task", "stress", "out", "resume", "minutes", "epochs", "seed", "model", "patience",
+}  # fmt: skip
+_ABOUT_DATA = {  # options that nothing but DATA needs
+    "task", "columns", "tag", "units", "source_units", "target_units", "subwords", "shared", "normalize",
+    "dev", "test", "max_length",
+}  # fmt: skip
 _data, _run, _model, _recurrent, _transformer, _training = (
     partial(Option, rich_help_panel=panel) for panel in ("Data", "Run", "Model", "Recurrent", "Transformer", "Training")
 )
@@ -47,22 +36,50 @@ def train(
         Path | None,
         Argument(
             metavar="DATA",
-            help="source TAB target, a pair a line, plain or .gz; left out: English pronunciation",
+            help="examples, plain or .gz: see the formats above; left out: English pronunciation",
             rich_help_panel="Data",
         ),
     ] = None,
+    task: Annotated[
+        Literal["seq2seq", "tag", "classify"] | None,
+        _data(metavar="NAME", help="seq2seq, tag or classify; left out: guessed"),
+    ] = None,
     dev: Annotated[
         Path | None,
-        _data(metavar="FILE", help="pairs to choose the best model by; left out: some of DATA are set apart"),
+        _data(metavar="FILE", help="examples to choose the best model by; left out: some of DATA are set apart"),
     ] = None,
     test: Annotated[
-        Path | None, _data(metavar="FILE", help="pairs to score the best model on, once, at the end")
+        Path | None, _data(metavar="FILE", help="examples to score the best model on, once, at the end")
     ] = None,
-    source_units: Annotated[
-        str | None, _data(metavar="UNITS", help="chars, words or a separator; left out: guessed")
+    columns: Annotated[
+        str | None,
+        _data(
+            metavar="NAMES",
+            help="what the columns are, in order: source,features,target or text,label; _ for one to ignore; of JSON "
+            "lines the keys; left out: guessed",
+        ),
     ] = None,
-    target_units: Annotated[str | None, _data(metavar="UNITS", help="the same for the target")] = None,
-    max_length: Annotated[int, _data(metavar="N", help="leave out pairs with more units than this on a side")] = 200,
+    tag: Annotated[
+        str | None,
+        _data(metavar="COLUMN", help="what to tag in CoNLL-U: upos, xpos or a feature, such as Number; left out: upos"),
+    ] = None,
+    units: Annotated[
+        str | None,
+        _data(metavar="UNITS", help="what texts are cut into: chars, words, subword or a separator; left out: guessed"),
+    ] = None,
+    source_units: Annotated[str | None, _data(metavar="UNITS", help="the same for the source alone")] = None,
+    target_units: Annotated[str | None, _data(metavar="UNITS", help="the same for the target alone")] = None,
+    subwords: Annotated[int | None, _data(metavar="N", help="how many subwords; left out: 8000")] = None,
+    shared: Annotated[
+        bool | None, _data("--shared", help="one vocabulary, and one table of embeddings, for both sides")
+    ] = None,
+    normalize: Annotated[
+        Literal["nfc", "nfd", "none"] | None,
+        _data(metavar="FORM", help="Unicode: compose (nfc) or decompose (nfd) what is read; left out: none"),
+    ] = None,
+    max_length: Annotated[
+        int | None, _data(metavar="N", help="leave out pairs with more units than this on a side; left out: 200")
+    ] = None,
     stress: Annotated[bool, _data("--stress", help="English pronunciation with stress marks (AH0, AH1)")] = False,
     out: Annotated[Path | None, _run(metavar="RUN", help="the run directory to make; left out: runs/NAME")] = None,
     resume: Annotated[
@@ -75,8 +92,9 @@ def train(
     epochs: Annotated[int | None, _run(metavar="N", help="how often to read the data, in place of --minutes")] = None,
     seed: Annotated[int, _run(metavar="N", help="of everything random")] = 0,
     model: Annotated[
-        Literal["recurrent", "transformer"], _model(metavar="NAME", help="recurrent or transformer")
-    ] = "recurrent",
+        Literal["recurrent", "transformer"] | None,
+        _model(metavar="NAME", help="recurrent or transformer; left out: recurrent"),
+    ] = None,
     layers: Annotated[
         int | None,
         _model(metavar="N", help="of the encoder, 1; of a transformer's encoder and decoder, 3"),
@@ -89,115 +107,89 @@ def train(
         ),
     ] = None,
     score: Annotated[
-        Literal["additive", "dot", "scaled_dot", "general", "none"],
-        _recurrent(metavar="NAME", help="additive, dot, scaled_dot, general, or none (no attention)"),
-    ] = "additive",
+        Literal["additive", "dot", "scaled_dot", "general", "none"] | None,
+        _recurrent(metavar="NAME", help="additive (left out), dot, scaled_dot, general, or none (no attention)"),
+    ] = None,
     input_feeding: Annotated[
-        bool,
+        bool | None,
         _recurrent(
             show_default=False, help="let the context enter the recurrence (Bahdanau; so by default) or not (Luong)"
         ),
-    ] = True,
-    cell: Annotated[Literal["gru", "lstm"], _recurrent(metavar="NAME", help="the recurrence, gru or lstm")] = "gru",
-    embed_dim: Annotated[int, _recurrent(metavar="N", help="size of the embeddings")] = 128,
-    hidden_dim: Annotated[int, _recurrent(metavar="N", help="size of the states, an even number")] = 256,
-    dim: Annotated[int, _transformer(metavar="N", help="size of embeddings and layers")] = 128,
-    heads: Annotated[int, _transformer(metavar="N", help="attentions side by side in a layer")] = 4,
-    feedforward: Annotated[int, _transformer(metavar="N", help="size within the feed-forward layers")] = 256,
+    ] = None,
+    cell: Annotated[
+        Literal["gru", "lstm"] | None, _recurrent(metavar="NAME", help="the recurrence, gru (left out) or lstm")
+    ] = None,
+    embed_dim: Annotated[int | None, _recurrent(metavar="N", help="size of the embeddings; left out: 128")] = None,
+    hidden_dim: Annotated[
+        int | None, _recurrent(metavar="N", help="size of the states, an even number; left out: 256")
+    ] = None,
+    dim: Annotated[int | None, _transformer(metavar="N", help="size of embeddings and layers; left out: 128")] = None,
+    heads: Annotated[
+        int | None, _transformer(metavar="N", help="attentions side by side in a layer; left out: 4")
+    ] = None,
+    feedforward: Annotated[
+        int | None, _transformer(metavar="N", help="size within the feed-forward layers; left out: 256")
+    ] = None,
     positions: Annotated[
-        Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"],
-        _transformer(metavar="NAME", help="sinusoidal, learned, rotary, alibi, t5 or shaw"),
-    ] = "sinusoidal",
-    lr: Annotated[float, _training(metavar="X", help="highest learning rate")] = 3e-3,
+        Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"] | None,
+        _transformer(metavar="NAME", help="sinusoidal (left out), learned, rotary, alibi, t5 or shaw"),
+    ] = None,
+    lr: Annotated[float | None, _training(metavar="X", help="highest learning rate; left out: 0.003")] = None,
     warmup: Annotated[
         int | None, _training(metavar="N", help="updates until it is reached; left out: 200, of a transformer 300")
     ] = None,
-    batch_tokens: Annotated[int, _training(metavar="N", help="units in a batch, both sides and padding")] = 1200,
-    weight_decay: Annotated[float, _training(metavar="X", help="of AdamW")] = 0.01,
-    label_smoothing: Annotated[float, _training(metavar="X", help="share of probability spread over all units")] = 0.05,
+    batch_tokens: Annotated[
+        int | None, _training(metavar="N", help="units in a batch, both sides and padding; left out: 1200")
+    ] = None,
+    weight_decay: Annotated[float | None, _training(metavar="X", help="of AdamW; left out: 0.01")] = None,
+    label_smoothing: Annotated[
+        float | None, _training(metavar="X", help="share of probability spread over all units; left out: 0.05")
+    ] = None,
     patience: Annotated[
         int, _training(metavar="N", help="stop after so many dev scores, of 12, without a better one")
     ] = 6,
 ) -> None:
     """Train a model.
 
+    \b
+    What DATA may be, a line each:
+      source TAB target                    texts to texts: pronunciation, transliteration, translation
+      lemma TAB features TAB form          inflection; other orders with --columns
+      CoNLL-U, or word TAB tag             tags of words; a blank line ends a sentence
+      text TAB label, or JSON lines        classes of texts
+
     Keeps the best model, scores it, and shows what it does and looks at. The run directory holds all that `predict`,
     `evaluate` and `look` need. Ctrl-C ends training and keeps the best model so far.
     """
     from rich.console import Console
 
-    from regard.training.module import Recipe
+    from regard.cli.fitting import begin
+    from regard.cli.fitting import resume as go_on
 
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-    _check(context)
+    given = {name for name, value in context.params.items() if _given(context, name)}
+    _check(context, given)
     if resume is not None:
-        _resume(resume, console)
+        go_on(resume, console)
         return
-    facts = {"data": _path(data), "dev": _path(dev), "test": _path(test), "stress": stress}
-    units = {"source_units": source_units, "target_units": target_units, "max_length": max_length}
-    if minutes is None and epochs is None:
-        minutes = 2.0
-    options = {**context.params, **{k: v for k, v in _LEFT_OUT[model].items() if context.params[k] is None}}
-    recipe = Recipe(
-        minutes,
-        epochs,
-        lr,
-        options["warmup"],
-        batch_tokens,
-        weight_decay,
-        label_smoothing,
-        patience=patience,
-        seed=seed,
-    )
-    _train_new(_config(options), dropout, recipe, facts, units, out, console)
+    kind = task or _guess(data, columns, console)
+    options = _options(context, given, kind)
+    begin(kind, options, _recipe(options), console)
 
 
-def _config(options: dict[str, Any]) -> Config:
-    """The model that the options describe, its vocabularies aside."""
-    from regard.models import RecurrentConfig, TransformerConfig
-
-    layers = options["layers"]
-    if options["model"] == "transformer":
-        return TransformerConfig(
-            0,
-            0,
-            options["dim"],
-            options["heads"],
-            options["feedforward"],
-            layers,
-            layers,
-            positions=options["positions"],
-        )
-    return RecurrentConfig(
-        0,
-        0,
-        options["embed_dim"],
-        options["hidden_dim"],
-        layers,
-        options["cell"],
-        None if options["score"] == "none" else options["score"],
-        options["input_feeding"],
-    )
+def _given(context: Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
-def _check(context: Context) -> None:
-    """Refuse options that would have no effect beside others."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-
-    def spelt(names: set[str]) -> str:
-        return ", ".join(sorted("DATA" if name == "data" else f"--{name.replace('_', '-')}" for name in names))
-
+def _check(context: Context, given: set[str]) -> None:
+    """Refuse what can have no effect, whatever the task."""
     if "resume" in given and len(given) > 1:
-        context.fail(f"--resume takes everything from the run; leave away {spelt(given - {'resume'})}")
+        context.fail(f"--resume takes everything from the run; leave away {_spelt(given - {'resume'})}")
     if "data" in given and "stress" in given:
         context.fail("--stress is for English pronunciation; leave it away, or DATA")
     if "data" not in given and given & _ABOUT_DATA:
-        context.fail(f"{spelt(given & _ABOUT_DATA)}: only with DATA; English pronunciation is split and cut already")
-    model = context.params["model"]
-    for other, names in _OF_MODEL.items():
-        if other != model and given & names:
-            context.fail(f"{spelt(given & names)}: only with --model {other}, and this is {model}")
+        context.fail(f"{_spelt(given & _ABOUT_DATA)}: only with DATA; English pronunciation is split and cut already")
     minutes, seed = context.params["minutes"], context.params["seed"]
     if minutes is not None and not math.isfinite(minutes):
         context.fail(f"--minutes: expected a number, got {minutes}; Ctrl-C ends training at any time")
@@ -205,179 +197,49 @@ def _check(context: Context) -> None:
         context.fail(f"--seed: expected a number from 0 to {2**32 - 1}, got {seed}")
 
 
-def _train_new(
-    config: Config,
-    dropout: float | None,
-    recipe: Recipe,
-    facts: dict[str, Any],
-    units: dict[str, Any],
-    out: Path | None,
-    console: Console,
-) -> None:
-    from regard.training.trainer import prepare
+def _guess(data: Path | None, columns: str | None, console: Console) -> str:
+    from regard.training.guess import guess_task
 
-    directory = out or _free(Path("runs") / _stem(facts["data"]))
-    if (directory / "config.json").exists():
-        resumable = (directory / "resume.ckpt").exists()
-        remedy = f"go on with it: {_resuming(directory)}" if resumable else "delete it first"
-        raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
-    splits = _load(facts, units, console)
-    if dropout is None:
-        dropout = _LEFT_OUT[config.kind]["dropout"][len(splits[0]) >= _MANY]
-    located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
-    run = prepare(splits[0], replace(config, dropout=dropout), recipe, max_length=units["max_length"], facts=located)
-    run.create(directory)
-    _fit(run, splits, recipe, directory, console, resume=False)
+    if data is None:
+        return "seq2seq"
+    task, reason = guess_task(data, columns)
+    if reason:
+        console.print(f"task: {task} ({reason}); --task says otherwise")
+    return task
 
 
-def _resume(directory: Path, console: Console) -> None:
+def _options(context: Context, given: set[str], task: str) -> dict[str, Any]:
+    """The options of a task, with what they are when left out; those that would have no effect are refused."""
+    models = TASKS[task].MODELS
+    model = context.params["model"] or next(iter(models))
+    left_out = {**TASKS[task].OPTIONS, **models[model], "model": model}
+    for other, names in models.items():
+        wrong = given & (names.keys() - left_out.keys())
+        if wrong:
+            context.fail(f"{_spelt(wrong)}: only with --model {other}, and this is {model}")
+    wrong = given - left_out.keys() - _OF_ALL
+    if wrong:
+        context.fail(f"{_spelt(wrong)}: not for the task {task}; leave it away, or choose another --task")
+    kept = {name: value for name, value in context.params.items() if name in _OF_ALL or name in given}
+    return {**left_out, **kept, "model": model}
+
+
+def _recipe(options: dict[str, Any]) -> Recipe:
     from regard.training.module import Recipe
-    from regard.training.run import Run
-    from regard.training.trainer import fingerprint
 
-    run = Run.load(directory, trained=False)
-    if not (directory / "resume.ckpt").exists():
-        raise RunError(
-            f"{directory}: nothing to resume: training came to its end, or was stopped in its first epoch; train again"
-        )
-    try:
-        facts, recipe = {name: run.training[name] for name in _FACTS}, Recipe(**run.training["recipe"])
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{directory}: config.json does not tell how it was trained (no {error}); train anew") from error
-    units = {
-        "source_units": run.source_units.name,
-        "target_units": run.target_units.name,
-        "max_length": run.max_length,
-    }
-    splits = _load(facts, units, console)
-    if fingerprint(splits[0].examples) != facts["fingerprint"]:
-        raise RunError(
-            f"{directory}: the training data are not those that training began with; restore them, or train anew"
-        )
-    _fit(run, splits, recipe, directory, console, resume=True)
-
-
-def _fit(
-    run: Run,
-    splits: tuple[Pairs, Pairs, Pairs | None],
-    recipe: Recipe,
-    directory: Path,
-    console: Console,
-    *,
-    resume: bool,
-) -> None:
-    from regard.training.data import unseen_notes
-    from regard.training.trainer import fit
-
-    train, dev, test = splits
-    for note in (note for pairs in (dev, test) if pairs for note in unseen_notes(pairs, run.source, run.target)):
-        console.print(note)
-    length = f"{recipe.minutes:g} min" if recipe.epochs is None else count(recipe.epochs, "epoch")
-    parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    console.print(
-        f"training for {length}: {count(len(train), 'pair')}, {parameters / 1e6:.2f} M parameters, "
-        f"vocabularies {len(run.source)} and {len(run.target)}"
+    minutes, epochs = options["minutes"], options["epochs"]
+    return Recipe(
+        2.0 if minutes is None and epochs is None else minutes,
+        epochs,
+        options["lr"],
+        options["warmup"],
+        options["batch_tokens"],
+        options["weight_decay"],
+        options["label_smoothing"],
+        patience=options["patience"],
+        seed=options["seed"],
     )
-    try:
-        outcome = fit(run, train, dev, recipe, directory, console=console, resume=resume)
-    except KeyboardInterrupt:  # a second signal
-        raise Interrupted from None
-    console.print(f"best model in {directory}: dev {outcome.dev.text(run.unit_error)}")
-    if outcome.signal is not None:
-        again = f"; go on with: {_resuming(directory)}" if (directory / "resume.ckpt").exists() else ""
-        console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is kept{again}")
-        raise Exit(INTERRUPTED)
-    _show(run, outcome.dev.as_dict(), test, test or dev, directory, console)
 
 
-def _show(
-    run: Run, dev_scores: dict[str, float], test: Pairs | None, shown: Pairs, directory: Path, console: Console
-) -> None:
-    """Score the test set, and tell and draw what becomes of a handful of examples."""
-    import json
-
-    from rich.cells import cell_len, set_cell_size
-
-    from regard.look import alignments, save
-    from regard.look.answers import pictures
-    from regard.training.files import write
-    from regard.training.run import Search
-
-    scores = {"dev": dev_scores}
-    if test is not None:
-        result = run.score(test.examples)
-        console.print(f"test ({test.name}, beam 5): {result.text(run.unit_error)}")
-        scores["test"] = result.as_dict()
-    text = json.dumps(scores, indent=2) + "\n"
-    write(directory / "scores.json", lambda path: path.write_text(text, encoding="utf-8"))
-    examples = _handful(shown)
-    answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
-    sources = [run.source_units.join(example.source) for example in examples]
-    width = max(map(cell_len, sources))
-    for source, example, answer in zip(sources, examples, answers, strict=True):
-        found, wanted = answer.predictions[0].text, run.target_units.join(example.target)
-        verdict = "" if found == wanted else f"   (data: {wanted})"
-        console.print(f"  {set_cell_size(source, width)}  {found}{verdict}")
-    if run.model.config.attends:
-        save(alignments(pictures(run, answers)), directory / "attention.png")
-        console.print(f"what it looked at: {directory / 'attention.png'}")
-    name = shlex.quote(str(directory))
-    console.print(f'next: regard look {name} "..."   regard predict {name} FILE   regard evaluate {name} FILE')
-
-
-def _handful(pairs: Pairs, count: int = 6) -> list[Any]:
-    """A few examples, spread over the set, neither the shortest nor the longest; all of a set that has but a few."""
-    ranked = sorted(pairs.examples, key=lambda example: len(example.source))
-    if len(ranked) <= count:
-        return ranked
-    middle = ranked[len(ranked) // 2 : max(len(ranked) // 2 + 1, len(ranked) * 19 // 20)]
-    return middle[:: max(1, len(middle) // count)][:count]
-
-
-def _load(facts: dict[str, Any], units: dict[str, Any], console: Console) -> tuple[Pairs, Pairs, Pairs | None]:
-    """Training, dev and test pairs; what is to be said of them is said."""
-    from regard.training import cmudict
-    from regard.training.data import Units, read_pairs, split_off
-
-    if facts["data"] is None:
-        splits: tuple[Pairs, Pairs, Pairs | None] = cmudict.load(stress=facts["stress"])
-    else:
-        sides = [None if units[side] is None else Units(units[side]) for side in ("source_units", "target_units")]
-        train = read_pairs(facts["data"], *sides, max_length=units["max_length"])
-
-        def read(path: str) -> Pairs:
-            return read_pairs(path, train.source_units, train.target_units, max_length=units["max_length"])
-
-        test = read(facts["test"]) if facts["test"] else None
-        train, dev = (train, read(facts["dev"])) if facts["dev"] else split_off(train)
-        splits = (train, dev, test)
-    for pairs in splits:
-        for note in pairs.notes if pairs else ():
-            console.print(note)
-    return splits
-
-
-def _free(path: Path) -> Path:
-    """``path``, or the first of path-2, path-3, ... that does not exist yet."""
-    number = 1
-    while (candidate := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
-        number += 1
-    return candidate
-
-
-def _resuming(directory: Path) -> str:
-    return f"regard train --resume {shlex.quote(str(directory))}"
-
-
-def _stem(data: str | None) -> str:
-    """What a run on this file is called."""
-    return "english" if data is None else Path(data).name.lstrip("-.").split(".")[0] or "data"
-
-
-def _absolute(path: str | None) -> str | None:
-    """``path`` as it reads from any folder, so that training can be resumed from another; - is standard input."""
-    return path if path is None or path == "-" else os.path.abspath(path)
-
-
-def _path(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+def _spelt(names: set[str]) -> str:
+    return ", ".join(sorted(map(spelt, names)))

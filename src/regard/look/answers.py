@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from regard.look.plots import Alignment
 
 if TYPE_CHECKING:
-    from regard.training.run import Answer, Prediction, Run
+    from regard.training.seq2seq import Answer, Prediction, Seq2SeqRun
 
 __all__ = ["grids", "pictures"]
 
 
-def pictures(run: Run, answers: Iterable[Answer]) -> list[Alignment]:
+def pictures(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[Alignment]:
     """One picture for each prediction that comes with weights; the step that ends it is its last row.
 
     Where there are several layers and heads it shows their mean.
@@ -31,7 +31,7 @@ def pictures(run: Run, answers: Iterable[Answer]) -> list[Alignment]:
     ]
 
 
-def grids(run: Run, answers: Iterable[Answer]) -> list[list[Alignment]]:
+def grids(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[list[Alignment]]:
     """A picture for each layer and head of each prediction, one line a layer; of several texts each says which."""
     answers = list(answers)
     return [

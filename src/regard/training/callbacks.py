@@ -16,7 +16,6 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.models.symbols import PAD
 from regard.training.files import write, writing
 from regard.training.metrics import Scores
 
@@ -97,7 +96,7 @@ class Stop(Callback):
 class Best(Callback):
     """Scores the averaged weights on the dev set now and then, keeps the best, and stops when nothing gets better.
 
-    The better of two models has fewer wrong outputs; with equally many, fewer edits.
+    The better of two models has the higher ``rank`` of its scores.
     """
 
     def __init__(
@@ -110,12 +109,11 @@ class Best(Callback):
         *,
         evaluations: int,
         patience: int,
-        unit_error: str,
         say: Callable[[str], None],
     ) -> None:
         self.scores: Scores | None = None
         self._evaluate, self._keep, self._pace, self._stop = evaluate, keep, pace, stop
-        self._log, self._unit_error, self._say = log, unit_error, say
+        self._log, self._say = log, say
         self._evaluations, self._patience = evaluations, patience
         self._due, self._worse = 1, 0
         self._epoch, self._loss, self._tokens, self._since = 0, 0.0, 0, 0.0
@@ -125,7 +123,7 @@ class Best(Callback):
     ) -> None:
         self._epoch = trainer.current_epoch + 1
         self._loss += 0.02 * (float(outputs["loss"]) - self._loss) if self._loss else float(outputs["loss"])
-        self._tokens += int((batch.target[:, 1:] != PAD).sum())
+        self._tokens += outputs["targets"]
         if self._pace.progress() * self._evaluations >= self._due and not trainer.should_stop:
             self.measure(trainer)
 
@@ -137,7 +135,7 @@ class Best(Callback):
         """Score the model as it is, and keep it if it is the best so far."""
         speed = self._tokens / max(1e-9, self._pace.seconds - self._since)
         scores = self._evaluate()
-        better = self.scores is None or _rank(scores) > _rank(self.scores)
+        better = self.scores is None or scores.rank > self.scores.rank
         if better:
             self.scores, self._worse = scores, 0
             self._keep()
@@ -155,14 +153,14 @@ class Best(Callback):
         self._write(row)
         self._say(
             f"{100 * self._pace.progress():3.0f} %  epoch {self._epoch}  loss {self._loss:.3f}  "
-            f"dev {scores.text(self._unit_error)}{'  best' if better else ''}"
+            f"dev {scores.text}{'  best' if better else ''}"
         )
         self._due = int(self._pace.progress() * self._evaluations) + 1
         self._tokens, self._since = 0, self._pace.seconds
 
     def status(self) -> str:
         """One short line for a progress bar."""
-        best = "" if self.scores is None else f"  best dev WER {self.scores.wer_percent:.1f} %"
+        best = "" if self.scores is None else f"  best dev {self.scores.text.split(',')[0]}"
         return f"epoch {self._epoch}  loss {self._loss:.3f}{best}"
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -181,10 +179,6 @@ class Best(Callback):
         scores = state_dict["scores"]
         self.scores = None if scores is None else Scores(**scores)
         self._due, self._worse, self._loss = state_dict["due"], state_dict["worse"], state_dict["loss"]
-
-
-def _rank(scores: Scores) -> tuple[int, int]:
-    return scores.correct, -scores.edits
 
 
 class Resume(Callback):

@@ -7,14 +7,13 @@ end a line: a quote, U+2028 or a form feed is text like any other.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BufferedReader, RawIOBase
 from os import PathLike
 from typing import NamedTuple, cast
@@ -23,7 +22,7 @@ from regard.errors import ArgumentError, DataError
 from regard.training.vocabulary import Vocabulary
 from regard.training.wording import count
 
-__all__ = ["Example", "Pairs", "Units", "guess_units", "read_lines", "read_pairs", "split_off", "unseen_notes"]
+__all__ = ["Example", "Pairs", "Units", "guess_units", "read_lines", "read_pairs", "unseen_notes"]
 
 _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -265,36 +264,6 @@ def _summary(name: str, examples: list[Example]) -> str:
     if several:
         found.append(f"{count(several, 'source')} with more than one target")
     return f"{name}: {count(len(examples), 'pair')}" + ("; " + ", ".join(found) if found else "")
-
-
-def split_off(pairs: Pairs, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0) -> tuple[Pairs, Pairs]:
-    """Set apart a part of the sources, at most ``at_most``, to choose the best model by: ``(train, dev)``.
-
-    All pairs of one source stay on one side. Which sources go depends on the seed and on the sources, not on their
-    order in the file. Raises ``DataError`` when there are not two sources.
-    """
-    if not 0 < fraction < 1 or at_most < 1:
-        raise ArgumentError(f"expected a fraction between 0 and 1 and at_most >= 1, got {fraction} and {at_most}")
-    sources = {example.source for example in pairs.examples}
-    if len(sources) < 2:
-        raise DataError(
-            f"expected at least two different sources, to train on one and to choose the best model by the other, "
-            f"found {len(sources)}; add pairs, or give others with --dev",
-            file=pairs.name,
-        )
-    chosen = min(at_most, len(sources) - 1, max(1, round(fraction * len(sources))))
-    held = set(sorted(sources, key=lambda source: _rank(source, seed))[:chosen])
-    train = [example for example in pairs.examples if example.source not in held]
-    dev = [example for example in pairs.examples if example.source in held]
-    note = f"{pairs.name}: {len(dev):,} of {count(len(pairs), 'pair')} set apart to choose the best model (no --dev)"
-    return (
-        replace(pairs, examples=train, notes=[*pairs.notes, note]),
-        replace(pairs, examples=dev, notes=[]),
-    )
-
-
-def _rank(source: tuple[str, ...], seed: int) -> bytes:
-    return hashlib.blake2b("\t".join((str(seed), *source)).encode(), digest_size=16).digest()
 
 
 def unseen_notes(pairs: Pairs, source: Vocabulary, target: Vocabulary) -> list[str]:

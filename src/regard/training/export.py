@@ -21,7 +21,7 @@ from regard import __version__
 from regard.errors import RunError
 from regard.models.export import Graph, dtype_of, graphs, largest_error, write_graph
 from regard.training.files import writing
-from regard.training.run import Run
+from regard.training.seq2seq import Seq2SeqRun
 
 __all__ = ["FILES", "TOLERANCE", "Exported", "export_run"]
 
@@ -37,7 +37,7 @@ class Exported:
     error: float
 
 
-def export_run(run: Run, folder: Path) -> Exported:
+def export_run(run: Seq2SeqRun, folder: Path) -> Exported:
     """Write a folder with the graphs of a run, once onnxruntime has shown that they give what the model gives.
 
     The folder appears in one step, with all that belongs in it; an export that is there already is replaced.
@@ -86,7 +86,7 @@ def _put(temporary: Path, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _fill(folder: Path, run: Run) -> Exported:
+def _fill(folder: Path, run: Seq2SeqRun) -> Exported:
     found = graphs(run.model)
     for name, graph in found.items():
         write_graph(graph, folder / f"{name}.onnx")
@@ -107,7 +107,7 @@ def _fill(folder: Path, run: Run) -> Exported:
     return Exported({f"{name}.onnx": (folder / f"{name}.onnx").stat().st_size for name in found}, error)
 
 
-def _config(run: Run) -> dict[str, object]:
+def _config(run: Seq2SeqRun) -> dict[str, object]:
     """What config.json says: of the run's own all but how it was trained, which may name files of the one who did."""
     return {
         "regard": __version__,
@@ -120,7 +120,7 @@ def _config(run: Run) -> dict[str, object]:
     }
 
 
-def _readme(run: Run, found: Mapping[str, Graph]) -> str:
+def _readme(run: Seq2SeqRun, found: Mapping[str, Graph]) -> str:
     encoder, decoder = found["encoder"], found["decoder"]
     split = f"[unit for unit in text.split({run.source_units.separator!r}) if unit]"
     names = {

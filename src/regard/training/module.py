@@ -12,15 +12,13 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from regard.errors import ArgumentError, RegardError
-from regard.models.symbols import PAD
-from regard.training.batches import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from regard.models import Seq2Seq
+    from regard.training.run import Run
 
-__all__ = ["Recipe", "Seq2SeqTraining", "rate"]
+__all__ = ["Recipe", "Training", "rate"]
 
 
 @dataclass(frozen=True)
@@ -74,44 +72,36 @@ def rate(step: int, progress: float, recipe: Recipe) -> float:
     return recipe.learning_rate * climbed * fallen
 
 
-class Seq2SeqTraining(LightningModule):
-    """One update: cross-entropy of the target symbols, smoothed, averaged over the batch's tokens.
+class Training(LightningModule):
+    """One update: the loss of the task, averaged over the batch's targets.
 
     ``progress`` tells which share of training has passed, 0 to 1; it sets the learning rate.
     """
 
-    def __init__(self, model: Seq2Seq, recipe: Recipe, progress: Callable[[], float]) -> None:
+    def __init__(self, run: Run, recipe: Recipe, progress: Callable[[], float]) -> None:
         super().__init__()
-        self.model = model
+        self.run = run
+        self.model = run.model
         self.recipe = recipe
         self.progress = progress
-        self.average = AveragedModel(model, multi_avg_fn=self._average)
+        self.average = AveragedModel(run.model, multi_avg_fn=self._average)
 
     def _average(self, average: Sequence[Tensor], current: Sequence[Tensor], updates: Tensor | int) -> None:
         # Few updates in, the average of all weights so far is better than one that remembers the start
         decay = min(self.recipe.average, (1 + int(updates)) / (10 + int(updates)))
         torch._foreach_lerp_(list(average), list(current), 1 - decay)
 
-    def loss(self, batch: Batch) -> Tensor:
-        """Smoothed cross-entropy, the mean over the batch's target symbols, EOS included."""
-        logits = self.model(batch.source, batch.source_lengths, batch.target[:, :-1])
-        return torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1),
-            batch.target[:, 1:].flatten(),
-            ignore_index=PAD,
-            label_smoothing=self.recipe.label_smoothing,
-        )
-
-    def training_step(self, batch: Batch, _: int) -> Tensor:
-        """The loss of a batch, if it is a number."""
-        loss = self.loss(batch)
+    def training_step(self, batch: Any, _: int) -> dict[str, Any]:
+        """The loss of a batch, if it is a number, and how many targets it has."""
+        total, targets = self.run.loss(batch, self.recipe.label_smoothing)
+        loss = total / targets
         if not math.isfinite(loss.item()):
             raise RegardError(
                 f"the loss became {loss.item()} at update {self.global_step}; lower --lr, or raise --warmup"
             )
-        return loss
+        return {"loss": loss, "targets": targets}
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Set the learning rate."""
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate(self.global_step, self.progress(), self.recipe)

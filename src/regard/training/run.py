@@ -1,8 +1,7 @@
-"""A run directory: a trained model with everything needed to use it.
+"""A run directory: a trained model with everything needed to use it, whatever its task.
 
-config.json               format, sizes of the model, units, and how it was trained
-source.vocabulary.json    the units of each side, sorted
-target.vocabulary.json
+config.json               format, task, sizes of the model, what the task needs, and how it was trained
+*.vocabulary.json, ...    the task's own files
 model.safetensors         the best weights so far
 log.csv, scores.json      what training measured
 resume.ckpt               there while training can be resumed
@@ -11,241 +10,165 @@ resume.ckpt               there while training can be resumed
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
 
 from regard import __version__
 from regard.errors import RegardError, RunError
-from regard.models import CONFIGS, Seq2Seq, beam_search, build
 from regard.models.pretrained import plain_weights
-from regard.training.batches import pad
-from regard.training.data import Example, Units
 from regard.training.files import write, writing
-from regard.training.metrics import Scores, score
-from regard.training.vocabulary import Vocabulary
 
-__all__ = ["FORMAT", "Answer", "Run", "Search", "growth", "limits"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.training.metrics import Scores
+    from regard.training.splits import Split
+
+__all__ = ["FORMAT", "Run", "in_windows", "read_config"]
 
 FORMAT = 1
-_WINDOW = 2048  # lines that are sorted by length together
+_WINDOW = 2048  # inputs that are sorted by length together
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
-@dataclass(frozen=True)
-class Search:
-    """How answers are looked for: width of the beam, how many to give, length penalty, with weights or without."""
+class Run(ABC):
+    """A trained model of one task: the network, what turns texts into its ids and back, and how it came about.
 
-    beam: int = 5
-    n_best: int = 1
-    length_penalty: float = 0.0
-    weights: bool = False
-    batch_tokens: int = 4096
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One hypothesis as text: its score (log probability over length to the power of the penalty) and its attention.
-
-    ``weights`` (steps, source units), or (layers, heads, steps, source units), have one step more than there are units
-    when the hypothesis is ``finished``: the step that ends it.
+    What a task defines is what training, and every command, asks of a run. Examples are whatever the task's reader
+    gives; what `encode` makes of them is held in memory, or on disk, and goes through `collate` to `loss`.
     """
 
-    text: str
-    units: list[str]
-    score: float
-    log_prob: float
-    finished: bool
-    weights: Tensor | None
+    task: ClassVar[str]
+    model: Any  # an nn.Module with a config
+    training: dict[str, Any]
 
+    @abstractmethod
+    def files(self) -> dict[str, str]:
+        """The text files beside config.json, by name."""
 
-@dataclass(frozen=True)
-class Answer:
-    """What a run makes of one line: predictions, best first; none for a blank line.
-
-    ``unseen`` counts units that training never saw, ``cut`` tells that the line was longer than the run takes.
-    """
-
-    units: list[str]
-    predictions: list[Prediction]
-    unseen: int = 0
-    cut: bool = False
-
-
-@dataclass
-class Run:
-    """A trained sequence-to-sequence model: the network, both vocabularies and units, and how it came about.
-
-    ``growth`` is the largest share of target to source units in training; see `limits`.
-    """
-
-    model: Seq2Seq
-    source: Vocabulary
-    target: Vocabulary
-    source_units: Units
-    target_units: Units
-    max_length: int
-    growth: float
-    training: dict[str, Any] = field(default_factory=dict)
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The task's entries of config.json."""
 
     @classmethod
-    def load(cls, directory: str | Path, *, trained: bool = True) -> Run:
-        """Open a run directory, ready to predict; `RunError` when it is missing, damaged, or of a newer version.
+    @abstractmethod
+    def restore(cls, config: dict[str, Any], read: Callable[[str], str]) -> Self:
+        """A run with a new model, by the entries of config.json; ``read`` gives the text of a file by its name."""
+
+    @abstractmethod
+    def read(self, path: str) -> Split:
+        """The examples of a file, read as those of training were, and what is to be said about them."""
+
+    @abstractmethod
+    def unseen(self, split: Split) -> list[str]:
+        """What is to be said of examples that hold what training never saw."""
+
+    @abstractmethod
+    def encode(self, examples: Sequence[Any]) -> list[Any]:
+        """Examples as tuples of ids."""
+
+    @abstractmethod
+    def lengths(self, encoded: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """How long the two sides of each encoded example are; 0 for a side that the task does not have."""
+
+    @abstractmethod
+    def collate(self, encoded: Sequence[Any]) -> Any:
+        """A batch of encoded examples."""
+
+    @abstractmethod
+    def loss(self, batch: Any, smoothing: float) -> tuple[Tensor, int]:
+        """Cross-entropy with label smoothing, summed over the targets of a batch, and how many targets these are."""
+
+    @abstractmethod
+    def score(self, examples: Sequence[Any], *, confidence: bool = False) -> Scores:
+        """How right the model is on examples, as quickly as can be told: what the best model is chosen by."""
+
+    @classmethod
+    def load(cls, directory: str | Path, *, trained: bool = True) -> Self:
+        """Open a run directory of this task, ready to predict; `RunError` when it is missing, damaged, or another's.
 
         With ``trained=False`` the model is a new one: training can be resumed before there are weights to keep.
         """
         directory = Path(directory)
-        config = _read_config(directory)
+        config = read_config(directory)
+        if config["task"] != cls.task:
+            raise RunError(f"{directory}: expected a run of the task {cls.task}, this one is of {config['task']}")
         try:
-            source, target = (
-                Vocabulary.from_json(_read(directory / f"{side}.vocabulary.json")) for side in ("source", "target")
-            )
-            model = _model(**config["model"])
-            run = cls(
-                model,
-                source,
-                target,
-                Units(config["source_units"]),
-                Units(config["target_units"]),
-                int(config["max_length"]),
-                float(config["growth"]),
-                dict(config["training"]),
-            )
-            if run.max_length < 1 or run.growth <= 0:
-                raise RunError("max_length and growth are not above 0 in config.json")
-            if (len(source), len(target)) != (model.config.source_size, model.config.target_size):
-                raise RunError("the vocabularies do not have the sizes that config.json names")
-            weights = directory / "model.safetensors"
-            if trained and not weights.exists():
-                raise RunError("model.safetensors is not there: training was stopped before it had a model to keep")
+            run = cls.restore(config, lambda name: _read(directory / name))
             if trained:
-                model.load_state_dict(load_file(weights))
+                run.load_weights(directory)
         except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError, OSError, RegardError) as error:
             reason = " ".join(f"{'no ' if isinstance(error, KeyError) else ''}{error}".split())
             raise RunError(f"{directory}: the run is damaged ({reason}); restore it, or train again") from error
-        model.eval()
+        run.model.eval()
         return run
 
-    @property
-    def unit_error(self) -> str:
-        """What errors per unit of the target are called: CER for characters, PER for phones and the like."""
-        return "CER" if self.target_units.name == "chars" else "PER"
+    def load_weights(self, directory: Path) -> None:
+        """Give the model the weights that are kept."""
+        weights = directory / "model.safetensors"
+        if not weights.exists():
+            raise RunError("model.safetensors is not there: training was stopped before it had a model to keep")
+        self.model.load_state_dict(load_file(weights))
+
+    def save_weights(self, directory: Path) -> None:
+        """Replace the weights that are kept by the model's."""
+        content = save(plain_weights(self.model))
+        write(directory / "model.safetensors", lambda path: path.write_bytes(content))
 
     def create(self, directory: Path) -> None:
         """Make the directory and write all but the weights."""
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
-        self._write_text(directory / "source.vocabulary.json", self.source.to_json())
-        self._write_text(directory / "target.vocabulary.json", self.target.to_json())
-        config = {
-            "format": FORMAT,
-            "regard": __version__,
-            "task": "seq2seq",
-            "model": {"kind": self.model.config.kind, **asdict(self.model.config)},
-            "source_units": self.source_units.name,
-            "target_units": self.target_units.name,
-            "max_length": self.max_length,
-            "growth": self.growth,
-            "training": self.training,
-        }
-        self._write_text(directory / "config.json", json.dumps(config, indent=2) + "\n")
+        for name, text in self.files().items():
+            _write(directory / name, text)
+        config = {**self.description(), "training": self.training}
+        _write(directory / "config.json", json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
 
-    def save_weights(self, directory: Path) -> None:
-        """Replace the weights by the model's."""
-        content = save(plain_weights(self.model))
-        write(directory / "model.safetensors", lambda path: path.write_bytes(content))
+    def description(self) -> dict[str, Any]:
+        """What config.json says of the model, but for how it was trained."""
+        model = {"kind": self.model.config.kind, **asdict(self.model.config)}
+        return {"regard": __version__, "task": self.task, "model": model, **self.settings()}
 
-    @staticmethod
-    def _write_text(path: Path, text: str) -> None:
-        write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
-    def predict(self, lines: Iterable[str], search: Search = Search()) -> Iterator[Answer]:
-        """An answer for each line, in order; the lines are read as they are needed."""
-        return self.predict_units((self.source_units.split(line) for line in lines), search)
+def in_windows(
+    inputs: Iterable[Input],
+    length: Callable[[Input], int],
+    fitting: Callable[[int], int],
+    answer: Callable[[list[Input]], Iterable[Output]],
+    empty: Output,
+) -> Iterator[Output]:
+    """An output for each input, in order; inputs are read as they are needed, and answered in batches of like length.
 
-    def predict_units(self, sources: Iterable[Sequence[str]], search: Search = Search()) -> Iterator[Answer]:
-        """The same for sources that are cut into units already."""
-        sources = iter(sources)
-        while window := list(islice(sources, _WINDOW)):
-            yield from self._predict_window(window, search)
+    ``fitting`` tells how many inputs of a length make a batch; an input of length 0 is not asked about: it is
+    answered by ``empty``.
 
-    def score(self, examples: Sequence[Example], search: Search = Search()) -> Scores:
-        """Compare the best answers with the references."""
-        self.model.eval()
-        answers = self.predict_units([example.source for example in examples], search)
-        return score([answer.predictions[0].units for answer in answers], [example.target for example in examples])
-
-    def _predict_window(self, sources: Sequence[Sequence[str]], search: Search) -> list[Answer]:
-        order = sorted((i for i, source in enumerate(sources) if source), key=lambda i: len(sources[i]), reverse=True)
-        answers = [Answer([], [])] * len(sources)
+    >>> list(in_windows(["abc", "", "d", "ef"], len, lambda n: 6 // n, lambda batch: [len(batch)] * len(batch), 0))
+    [2, 0, 1, 2]
+    """
+    inputs = iter(inputs)
+    while window := list(islice(inputs, _WINDOW)):
+        lengths = [length(one) for one in window]
+        order = sorted((i for i, n in enumerate(lengths) if n), key=lengths.__getitem__, reverse=True)
+        outputs = [empty] * len(window)
         while order:
-            longest = min(len(sources[order[0]]), self.max_length)
-            size = max(1, search.batch_tokens // max(1, longest * search.beam))
+            size = max(1, fitting(lengths[order[0]]))
             rows, order = order[:size], order[size:]
-            for row, answer in zip(rows, self._predict_batch([sources[i] for i in rows], search), strict=True):
-                answers[row] = answer
-        return answers
-
-    def _predict_batch(self, sources: Sequence[Sequence[str]], search: Search) -> Iterator[Answer]:
-        kept = [list(source[: self.max_length]) for source in sources]
-        ids, lengths = pad([self.source.encode(source) for source in kept])
-        device = next(self.model.parameters()).device
-        found = beam_search(
-            self.model,
-            ids.to(device),
-            lengths.to(device),
-            max_lengths=limits(lengths, self.growth),
-            beam=search.beam,
-            n_best=search.n_best,
-            length_penalty=search.length_penalty,
-            weights=search.weights,
-        )
-        for source, units, hypotheses in zip(sources, kept, found, strict=True):
-            predictions = []
-            for hypothesis in hypotheses:
-                answer = self.target.decode(hypothesis.symbols)
-                predictions.append(
-                    Prediction(
-                        self.target_units.join(answer),
-                        answer,
-                        hypothesis.score,
-                        hypothesis.log_prob,
-                        hypothesis.finished,
-                        hypothesis.weights,
-                    )
-                )
-            yield Answer(units, predictions, self.source.unseen(units), len(units) < len(source))
+            for row, output in zip(rows, answer([window[i] for i in rows]), strict=True):
+                outputs[row] = output
+        yield from outputs
 
 
-def _model(*, kind: str = "recurrent", **sizes: Any) -> Seq2Seq:
-    """A new model by what config.json says of it; there were no kinds before there was more than one."""
-    if kind not in CONFIGS:
-        raise RunError(f"model: expected a kind of {', '.join(CONFIGS)}, got {kind!r}")
-    return build(CONFIGS[kind](**sizes))
-
-
-def limits(lengths: Tensor, growth: float) -> Tensor:
-    """After how many symbols answers to sources of these lengths are broken off: 10 + growth · length.
-
-    >>> import torch
-    >>> limits(torch.tensor([2, 7]), 1.5)
-    tensor([13, 21])
-    """
-    return 10 + (lengths * growth).ceil().long()
-
-
-def growth(lengths: Iterable[tuple[int, int]]) -> float:
-    """The largest share of target to source length, with room above it left to the caller.
-
-    >>> growth([(4, 4), (2, 5)])
-    2.5
-    """
-    return max((target / source for source, target in lengths), default=1.0)
+def _write(path: Path, text: str) -> None:
+    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def _read(path: Path) -> str:
@@ -255,7 +178,8 @@ def _read(path: Path) -> str:
         raise RunError(f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _read_config(directory: Path) -> dict[str, Any]:
+def read_config(directory: Path) -> dict[str, Any]:
+    """The entries of config.json, the task among them; `RunError` when there is no run, or none that can be read."""
     if not (directory / "config.json").is_file():
         what = "there is no config.json in it" if directory.is_dir() else "there is no such folder"
         raise RunError(f"{directory}: expected a run directory, but {what}; `regard train --out {directory}` makes one")
@@ -273,4 +197,4 @@ def _read_config(directory: Path) -> dict[str, Any]:
             f"{directory}: written by a newer regard ({config.get('regard')}, format {written}; "
             f"this one reads up to {FORMAT}); upgrade with: pip install -U regard"
         )
-    return dict(config)
+    return {"task": "seq2seq", **config}  # before there was more than one task, none was named

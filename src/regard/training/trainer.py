@@ -1,4 +1,4 @@
-"""Training as a whole: from pairs to a run directory that holds the best model."""
+"""Training as a whole: from examples to a run directory that holds the best model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import hashlib
 import logging
 import pickle
 import warnings
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,19 +17,16 @@ from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from regard.errors import RunError
-from regard.models import Config, Seq2Seq, TransformerConfig, build
-from regard.training.batches import Batch, Encoded, TokenBudgetSampler, collate, encode
+from regard.training.batches import TokenBudgetSampler
 from regard.training.callbacks import Bar, Best, Pace, Resume, Stop
-from regard.training.data import Example, Pairs
 from regard.training.metrics import Scores
-from regard.training.module import Recipe, Seq2SeqTraining
-from regard.training.run import Run, Search, growth, limits
-from regard.training.vocabulary import Vocabulary
+from regard.training.module import Recipe, Training
+from regard.training.run import Run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Outcome", "fingerprint", "fit", "prepare"]
+__all__ = ["Outcome", "fingerprint", "fit", "remember"]
 
 
 @dataclass(frozen=True)
@@ -39,30 +38,20 @@ class Outcome:
     signal: int | None
 
 
-def prepare(train: Pairs, config: Config, recipe: Recipe, *, max_length: int, facts: dict[str, Any]) -> Run:
-    """A run with a new model for these pairs; the vocabularies and lengths of ``config`` become those of the data."""
-    source = Vocabulary.from_units(unit for example in train.examples for unit in example.source)
-    target = Vocabulary.from_units(unit for example in train.examples for unit in example.target)
-    share = growth((len(a), len(b)) for a, b in train.examples)
-    sizes: dict[str, Any] = {"source_size": len(source), "target_size": len(target)}
-    if isinstance(config, TransformerConfig):  # whose positions may be learned, each by itself, up to the longest
-        sizes["max_length"] = max(1 + max_length, int(limits(torch.tensor(max_length), share)))
-    torch.manual_seed(recipe.seed)
-    model = build(replace(config, **sizes))
-    return Run(
-        model,
-        source,
-        target,
-        train.source_units,
-        train.target_units,
-        max_length,
-        share,
-        {**facts, "recipe": asdict(recipe), "fingerprint": fingerprint(train.examples)},
-    )
+def remember(run: Run, examples: Sequence[Any], recipe: Recipe, facts: dict[str, Any]) -> None:
+    """Let a run tell how it was trained, so that training can be resumed."""
+    run.training = {**facts, "recipe": asdict(recipe), "fingerprint": fingerprint(examples)}
 
 
 def fit(
-    run: Run, train: Pairs, dev: Pairs, recipe: Recipe, directory: Path, *, console: Console, resume: bool = False
+    run: Run,
+    train: Sequence[Any],
+    dev: Sequence[Any],
+    recipe: Recipe,
+    directory: Path,
+    *,
+    console: Console,
+    resume: bool = False,
 ) -> Outcome:
     """Train ``run.model`` and keep the best weights in ``directory``; afterwards ``run.model`` has them.
 
@@ -70,47 +59,42 @@ def fit(
     last whole epoch, bit for bit as if it had never stopped (on the CPU, with the same number of threads; with
     ``epochs``, as minutes differ).
     """
-    encoded = encode(train.examples, run.source, run.target)
-    sampler = TokenBudgetSampler(
-        [len(example.source) for example in encoded],
-        [len(example.target) + 2 for example in encoded],
-        tokens=recipe.batch_tokens,
-        seed=recipe.seed,
-    )
+    encoded = run.encode(train)
+    sampler = TokenBudgetSampler(*run.lengths(encoded), tokens=recipe.batch_tokens, seed=recipe.seed)
     pace = Pace(recipe.minutes, (recipe.epochs or 0) * len(sampler))
     run.model.train()  # an opened run predicts, without dropout
-    module = Seq2SeqTraining(run.model, recipe, pace.progress)
-    averaged = replace(run, model=cast(Seq2Seq, module.average.module))
+    module = Training(run, recipe, pace.progress)
+    averaged = copy(run)
+    averaged.model = module.average.module
     stop = Stop()
     best = Best(
-        lambda: averaged.score(dev.examples, Search(beam=1)),
+        lambda: averaged.score(dev),
         lambda: averaged.save_weights(directory),
         pace,
         stop,
         directory / "log.csv",
         evaluations=recipe.evaluations,
         patience=recipe.patience,
-        unit_error=run.unit_error,
         say=console.print,
     )
     state = directory / "resume.ckpt"
     callbacks = [pace, stop, best, Resume(state), *([Bar(console, pace, best)] if console.is_terminal else [])]
     if resume:
         _check(state)
-    loader = _loader(encoded, sampler)
+    loader = _loader(run, encoded, sampler)
     with stop.on_signals(), warnings.catch_warnings():
-        _warm_up(module, collate(encoded[:2]))
+        _warm_up(module, run.collate(encoded[:2]))
         _trainer(recipe, callbacks).fit(module, loader, ckpt_path=state if resume else None)
     if best.scores is None:
         raise RunError(f"{directory}: training was stopped before its first update; nothing was learned")
     if stop.signal is None:
         state.unlink(missing_ok=True)
-    run.model.load_state_dict(Run.load(directory).model.state_dict())
+    run.load_weights(directory)
     run.model.eval()
     return Outcome(best.scores, pace.seconds, stop.signal)
 
 
-def fingerprint(examples: list[Example]) -> str:
+def fingerprint(examples: Sequence[Any]) -> str:
     """A short hash of the training examples, to see on resuming that they are the same."""
     digest = hashlib.blake2b(digest_size=12)
     for example in examples:
@@ -118,9 +102,9 @@ def fingerprint(examples: list[Example]) -> str:
     return digest.hexdigest()
 
 
-def _warm_up(module: Seq2SeqTraining, batch: Batch) -> None:
+def _warm_up(module: Training, batch: Any) -> None:
     """Let kernels compile before the clock runs: in a fresh installation they take seconds of the minutes."""
-    torch.autograd.backward(module.loss(batch))
+    torch.autograd.backward(module.run.loss(batch, 0.0)[0])
     module.zero_grad()
 
 
@@ -132,10 +116,10 @@ def _check(state: Path) -> None:
         raise RunError(f"{state}: the state of training is damaged ({reason}); restore it, or train again") from error
 
 
-def _loader(encoded: list[Encoded], sampler: TokenBudgetSampler) -> DataLoader[Encoded]:
-    data = cast("Dataset[Encoded]", encoded)  # a list has all that a map-style data set needs
+def _loader(run: Run, encoded: list[Any], sampler: TokenBudgetSampler) -> DataLoader[Any]:
+    data = cast("Dataset[Any]", encoded)  # a list has all that a map-style data set needs
     # A generator of its own: the loader draws a seed each epoch, which must not disturb dropout's numbers
-    return DataLoader(data, batch_sampler=sampler, collate_fn=collate, generator=torch.Generator())
+    return DataLoader(data, batch_sampler=sampler, collate_fn=run.collate, generator=torch.Generator())
 
 
 def _trainer(recipe: Recipe, callbacks: list[Any]) -> Trainer:
