@@ -32,6 +32,7 @@ CONFIGS: dict[str, Config] = {
         positions: TransformerConfig(11, 13, positions=positions, norm_first=positions != "t5", **SIZES)
         for positions in ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw")
     },
+    "shared embeddings": TransformerConfig(13, 13, shared_embeddings=True, **SIZES),
 }
 every_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 

@@ -255,6 +255,43 @@ def test_the_output_is_the_target_embedding() -> None:
     assert model.target_embedding.weight.grad[7].any()
 
 
+def shared(**options: object) -> TransformerSeq2Seq:
+    torch.manual_seed(0)
+    return TransformerSeq2Seq(
+        TransformerConfig(13, 13, DIM, HEADS, HIDDEN, 1, 2, shared_embeddings=True, max_length=19, **options)
+    )
+
+
+@every_position
+def test_shared_embeddings_are_one_matrix_in_three_places(positions: str) -> None:
+    model = shared(positions=positions).eval()
+    own = TransformerSeq2Seq(dataclasses.replace(model.config, shared_embeddings=False)).eval()
+    own.load_state_dict(model.state_dict())
+    inputs = batch()
+    torch.testing.assert_close(model(*inputs), own(*inputs))
+    saved = own.target_embedding.weight.numel()
+    assert sum(p.numel() for p in own.parameters()) - sum(p.numel() for p in model.parameters()) == saved
+    model(*inputs).square().sum().backward()
+    own(*inputs).square().sum().backward()
+    both = own.source_embedding.weight.grad + own.target_embedding.weight.grad
+    torch.testing.assert_close(model.source_embedding.weight.grad, both)
+
+
+def test_shared_embeddings_stay_one_when_copied_loaded_and_drawn_anew() -> None:
+    model, other = shared(), shared()
+    for made in (copy.deepcopy(model), other):
+        made.load_state_dict(model.state_dict())
+        made.reset_embeddings()
+        assert made.source_embedding is made.target_embedding
+        assert not made.source_embedding.weight[0].any()
+        assert not torch.equal(made.source_embedding.weight, model.source_embedding.weight)
+
+
+def test_shared_embeddings_need_one_vocabulary() -> None:
+    with pytest.raises(ArgumentError, match=r"shared_embeddings: expected one vocabulary .*, got sizes 11 and 13$"):
+        TransformerConfig(11, 13, shared_embeddings=True)
+
+
 def test_scaled_embeddings_begin_with_unit_variance() -> None:
     torch.manual_seed(0)
     model = TransformerSeq2Seq(TransformerConfig(301, 401, 60, 4, 8, 1, 1))

@@ -43,6 +43,7 @@ class TransformerConfig:
     takes both sides of a token alike, so by it alone an encoder could not tell a source from its reverse: there
     sinusoids are added besides. Only "learned" has a longest length, ``max_length``. ``norm_first`` normalises before
     each part of a block (Xiong et al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
+    ``shared_embeddings``, for sides that share a vocabulary, makes the source's embeddings the target's too.
 
     Source: Wu, Cotterell, Hulden 2021, "Applying the Transformer to Character-level Transduction", arXiv 2005.10213.
     """
@@ -61,6 +62,7 @@ class TransformerConfig:
     norm_first: bool = True
     positions: Positions = "sinusoidal"
     max_length: int = 1024
+    shared_embeddings: bool = False
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length"):
@@ -78,6 +80,11 @@ class TransformerConfig:
             raise ArgumentError(
                 f"positions: expected one of {', '.join(map(repr, _POSITIONS))}, got {self.positions!r}"
             )
+        if self.shared_embeddings and self.source_size != self.target_size:
+            raise ArgumentError(
+                f"shared_embeddings: expected one vocabulary for both sides, got sizes {self.source_size} and "
+                f"{self.target_size}"
+            )
 
 
 class TransformerMemory(NamedTuple):
@@ -94,8 +101,9 @@ class TransformerSeq2Seq(Pretrained):
 
     with P the positions where these are added. The target's embeddings E_t are the weights of the output layer as
     well, and so without a bias (Vaswani et al. 2017, section 3.4; Press & Wolf 2017): they begin as N(0, 1/D), which
-    makes √D E of unit variance. Dropout falls on the sums of embeddings and positions, and within the blocks.
-    Rows of a batch have no influence on each other, nor has padding, which is on the right.
+    makes √D E of unit variance. With shared embeddings E_s is E_t: one matrix in three places. Dropout falls on the
+    sums of embeddings and positions, and within the blocks. Rows of a batch have no influence on each other, nor has
+    padding, which is on the right.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762, section 3.
 
@@ -112,7 +120,11 @@ class TransformerSeq2Seq(Pretrained):
         super().__init__()
         self.config = config
         self.source_embedding = nn.Embedding(config.source_size, config.dim, padding_idx=PAD)
-        self.target_embedding = nn.Embedding(config.target_size, config.dim, padding_idx=PAD)
+        self.target_embedding = (
+            self.source_embedding
+            if config.shared_embeddings
+            else nn.Embedding(config.target_size, config.dim, padding_idx=PAD)
+        )
         self.source_positions = _added(config, ("sinusoidal", "alibi"))
         self.target_positions = _added(config, ("sinusoidal",))
         self.encoder = TransformerEncoder(_block(config, bidirectional=True), config.encoder_layers)
@@ -122,7 +134,7 @@ class TransformerSeq2Seq(Pretrained):
 
     def reset_embeddings(self) -> None:
         """Draw the embeddings anew; those of padding are zero."""
-        for embedding in (self.source_embedding, self.target_embedding):
+        for embedding in dict.fromkeys((self.source_embedding, self.target_embedding)):  # one, when they are shared
             nn.init.normal_(embedding.weight, std=self.config.dim**-0.5)
             with torch.no_grad():
                 embedding.weight[PAD].zero_()
