@@ -1,0 +1,139 @@
+"""A tagger: a label for each word of a sentence, seen among the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.errors import ArgumentError
+from regard.functional import padding
+from regard.models._words import Words, WordVectors
+from regard.models.checks import check_lengths
+from regard.models.pretrained import Pretrained
+from regard.nn import BlockConfig, Dropout, TransformerEncoder
+from regard.positions import Sinusoidal
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.functional import Observation, Observe
+
+__all__ = ["Tagger", "TaggerConfig", "Words"]
+
+
+@dataclass(frozen=True)
+class TaggerConfig:
+    """Sizes and choices of a `Tagger`.
+
+    ``hidden_dim`` is the size of a word among the others: of both directions of the recurrence together, or of the
+    transformer, which alone has ``heads``. ``word_dropout`` is how often training hides which word it is.
+    """
+
+    kind: ClassVar = "tagger"
+
+    word_size: int
+    character_size: int
+    label_size: int
+    encoder: Literal["recurrent", "transformer"] = "recurrent"
+    embed_dim: int = 128
+    character_dim: int = 128
+    hidden_dim: int = 400
+    layers: int = 2
+    heads: int = 4
+    dropout: float = 0.45
+    word_dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("embed_dim", "layers", "heads"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(self, name)}")
+        for name in ("character_dim", "hidden_dim"):
+            if getattr(self, name) < 2 or getattr(self, name) % 2:
+                raise ArgumentError(
+                    f"{name}: expected an even number, half for each direction, got {getattr(self, name)}"
+                )
+        for name in ("dropout", "word_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(self, name)}")
+        if self.encoder not in ("recurrent", "transformer"):
+            raise ArgumentError(f"encoder: expected 'recurrent' or 'transformer', got {self.encoder!r}")
+        if self.attends and self.hidden_dim % self.heads:
+            raise ArgumentError(f"heads: expected a divisor of hidden_dim ({self.hidden_dim}), got {self.heads}")
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention to look at."""
+        return self.encoder == "transformer"
+
+
+class Tagger(Pretrained):
+    """Reads a sentence from both sides, and gives each of its words a label.
+
+    x_t = [E[w_t]; f(characters of w_t)],  h = Encoder(x),  p_t = softmax(W h_t + b); the encoder is a bidirectional
+    LSTM, or a pre-norm transformer over norm(W_x x + b_x) with sinusoids added. Sentences have no influence on each
+    other, nor has padding.
+
+    Shapes: a batch of `Words` (B, T), logits (B, T, labels). With ``observe``, which needs the transformer, they come
+    with a tuple of what was observed in each layer; weights are (B, heads, T, T).
+    Errors: `ArgumentError` for lengths that do not fit, and for ``observe`` without attention.
+    Source: Plank, Søgaard, Goldberg 2016, "Multilingual Part-of-Speech Tagging with Bidirectional Long Short-Term
+    Memory Models and Auxiliary Loss", arXiv 1604.05529, section 2; Vaswani et al. 2017, section 3.1 (transformer).
+
+    >>> import torch
+    >>> model = Tagger(TaggerConfig(11, 13, 5, embed_dim=4, character_dim=4, hidden_dim=6))
+    >>> words, lengths = torch.tensor([[4, 5, 6], [4, 8, 0]]), torch.tensor([3, 2])
+    >>> forms, spellings = torch.tensor([[0, 1, 2], [0, 3, 0]]), torch.tensor([[4, 5], [6, 0], [7, 8], [8, 0]])
+    >>> model(Words(words, lengths, forms, spellings, torch.tensor([2, 1, 2, 1]))).shape
+    torch.Size([2, 3, 5])
+    """
+
+    config_class = TaggerConfig
+
+    def __init__(self, config: TaggerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vectors = WordVectors(
+            config.word_size, config.embed_dim, config.character_size, config.character_dim, config.word_dropout
+        )
+        dim, hidden = config.embed_dim + config.character_dim, config.hidden_dim
+        self.dropout = Dropout(config.dropout)
+        self.encoder: nn.LSTM | TransformerEncoder
+        if config.encoder == "recurrent":
+            between = config.dropout if config.layers > 1 else 0.0
+            self.encoder = nn.LSTM(
+                dim, hidden // 2, config.layers, batch_first=True, bidirectional=True, dropout=between
+            )
+        else:
+            # The norm makes words as large as the sinusoids, which would drown them
+            self.projection = nn.Sequential(nn.Linear(dim, hidden), nn.LayerNorm(hidden))
+            self.positions = Sinusoidal(hidden)
+            block = BlockConfig(hidden, config.heads, 2 * hidden, dropout=config.dropout, norm_first=True)
+            self.encoder = TransformerEncoder(block, config.layers)
+        self.output = nn.Linear(hidden, config.label_size)
+
+    def forward(
+        self, batch: Words, observe: Observe | None = None
+    ) -> Float[Tensor, "B T labels"] | tuple[Float[Tensor, "B T labels"], tuple[Observation, ...]]:
+        check_lengths(batch.words, batch.lengths)
+        if observe is not None and not self.config.attends:
+            raise ArgumentError("observe: expected an encoder that attends, and this one is recurrent; leave it out")
+        x = self.dropout(self.vectors(batch))
+        if isinstance(self.encoder, nn.LSTM):
+            packed = pack_padded_sequence(x, batch.lengths.cpu(), batch_first=True, enforce_sorted=False)
+            output, _ = self.encoder(packed)
+            hidden, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
+            return self._logits(hidden)
+        embedded = self.positions(self.projection(x))
+        answer = self.encoder(embedded, mask=padding(lengths=batch.lengths), observe=observe)
+        if observe is None:
+            return self._logits(answer)
+        hidden, seen = answer
+        return self._logits(hidden), seen
+
+    def _logits(self, hidden: Float[Tensor, "B T H"]) -> Float[Tensor, "B T labels"]:
+        logits: Tensor = self.output(self.dropout(hidden))
+        return logits
