@@ -21,7 +21,7 @@ from regard._kernels import numba_rows as rows
 from regard._kernels.numba_packed import TILE
 from regard._kernels.numba_rows import Block, Drop, Reach
 
-__all__ = ["Masked", "backward", "dropout", "forward", "pose"]
+__all__ = ["Masked", "Problem", "backward", "bits", "dropout", "forward", "pose", "reach"]
 
 _WEIGHTS = 2**20  # in a block
 _SKEW = 16  # numbers between rows, without which rows of a power of two would fight for the same lines of the cache
@@ -87,8 +87,8 @@ def pose(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, masked: Mask
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     q, k = _plain(query, wide, L * Hkv, group * Tq, H), _plain(key, wide, L * Hkv, Tk, H)
     v, w = _plain(value, wide, L * Hkv, Tk, value.shape[-1]), _plain(weight, wide, -1, H)
-    reach = _reach(masked, (L, Hq, Tq, Tk), Hkv, group, wide)
-    return Problem(q, k, v, w, reach, None if group * Tq < _FEW else _pack(q, k, v, w))
+    seen = reach(masked, (L, Hq, Tq, Tk), Hkv, group, wide)
+    return Problem(q, k, v, w, seen, None if group * Tq < _FEW else _pack(q, k, v, w))
 
 
 def _plain(tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -98,7 +98,8 @@ def _plain(tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tensor:
     return tensor.contiguous().view(shape)
 
 
-def _reach(masked: Masked, shape: tuple[int, int, int, int], Hkv: int, group: int, dtype: torch.dtype) -> Reach:
+def reach(masked: Masked, shape: tuple[int, int, int, int], Hkv: int, group: int, dtype: torch.dtype) -> Reach:
+    """Who may attend to whom, as the loops read it, where scores have this shape."""
     L, _, Tq, Tk = shape
     keep, kept, holes = _NO_KEEP, _ALL_KEPT, False
     if masked.keep is not None:
@@ -202,18 +203,19 @@ def weigh(problem: Problem, block: Block, out: Any, logsumexp: Any, drop: Drop) 
         _attend(problem, block, out, logsumexp, problem.query.new_empty(*problem.query.shape[:2], 0), drop)
         return
     work = block.heads * block.rows * block.width * (problem.query.shape[-1] * _PACKED_TERM + _WEIGHT)
-    packed.weigh(work, *problem.packed, out, _bits(out), logsumexp, block, problem.reach, drop)
+    packed.weigh(work, *problem.packed, out, bits(out), logsumexp, block, problem.reach, drop)
 
 
 def _attend(problem: Problem, block: Block, weights: Any, logsumexp: Any, output: Tensor, drop: Drop) -> None:
     """`numba_direct.attend`, with as many features of the values as the output has."""
     q, k, v, w = problem.query, problem.key, problem.value[..., : output.shape[2]].contiguous(), problem.weight
-    inputs, outputs = [x.numpy() for x in (q, k, v, w)], (_bits(weights), logsumexp, output.numpy())
+    inputs, outputs = [x.numpy() for x in (q, k, v, w)], (bits(weights), logsumexp, output.numpy())
     work = block.heads * block.rows * block.width * (q.shape[2] * _DIRECT_TERM + output.shape[2] * 0.1)
     direct.attend(work, *inputs, weights, *outputs, block, problem.reach, drop)
 
 
-def _bits(numbers: Any) -> Any:
+def bits(numbers: Any) -> Any:
+    """The bits of numbers, in the same memory."""
     return numbers.view(np.int32 if numbers.itemsize == 4 else np.int64)
 
 

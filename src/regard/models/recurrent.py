@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import ArgumentError
 from regard.functional import padding
 from regard.models.cells import GRUCell, LSTMCell
 from regard.models.checks import check_lengths
 from regard.models.pretrained import Pretrained
+from regard.models.recurrence import fusible, read
 from regard.models.symbols import PAD
 from regard.nn import BahdanauAttention, Dropout, LuongAttention
 
@@ -132,11 +132,7 @@ class RecurrentSeq2Seq(Pretrained):
         operator, which goes on at `remember`.
         """
         check_lengths(source, lengths)
-        embedded = self.dropout(self.source_embedding(source))
-        packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        output, final = self.encoder(packed)
-        states, _ = pad_packed_sequence(output, batch_first=True, total_length=source.shape[1])
-        return self.remember(states, final if isinstance(final, torch.Tensor) else final[0], lengths)
+        return self.remember(*read(self.encoder, self.dropout(self.source_embedding(source)), lengths), lengths)
 
     def remember(
         self, states: Float[Tensor, "B Tk H"], last: Float[Tensor, "L2 B half"], lengths: Int[Tensor, " B"]
@@ -156,18 +152,59 @@ class RecurrentSeq2Seq(Pretrained):
         """Logits of each next symbol, given the true ones before it: ``target`` begins with BOS (teacher forcing)."""
         memory = self.encode(source, lengths)
         embedded = self.dropout(self.target_embedding(target))
+        gates = self.cell.from_input(embedded)
+        hidden, context = self._fused(gates, memory) if self._fuses(gates) else self._loop(gates, memory)
+        return self._read(hidden, self._attend(hidden, memory)[0] if context is None else context, embedded)
+
+    def _loop(
+        self, gates: Float[Tensor, "B T GH"], memory: Memory
+    ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T H"] | None]:
+        """Hidden states of all steps, and contexts where they enter the gates."""
         state, hiddens, contexts = self.start(memory), [], []
         # split, not indexing: the backward of a selected step would fill a tensor of all steps with zeros, every step
-        for gates in self.cell.from_input(embedded).split(1, 1):
+        for gate in torch.split(gates, 1, 1):
             if self.config.input_feeding:
                 context, _ = self._attend(state[0], memory)
                 contexts.append(context)
-                gates = gates + self.cell.from_context(context)
-            state = self.cell(gates, state)
+                gate = gate + self.cell.from_context(context)
+            state = self.cell(gate, state)
             hiddens.append(state[0])
-        hidden = torch.cat(hiddens, 1)
-        context = torch.cat(contexts, 1) if contexts else self._attend(hidden, memory)[0]
-        return self._read(hidden, context, embedded)
+        return torch.cat(hiddens, 1), torch.cat(contexts, 1) if contexts else None
+
+    def _fuses(self, gates: Float[Tensor, "B T GH"]) -> bool:
+        """Whether the loop may run as one operation: with contexts in the gates it can have additive scores alone."""
+        attention = self.attention
+        named = attention is not None and attention.impl not in ("auto", "cpu")
+        additive = isinstance(attention, BahdanauAttention)
+        return fusible(gates) and not named and (additive or not self.config.input_feeding)
+
+    def _fused(
+        self, gates: Float[Tensor, "B T GH"], memory: Memory
+    ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T H"] | None]:
+        """What `_loop` gives, with the gradients of all steps written out."""
+        from regard._kernels import recurrence as fused
+        from regard._kernels.cpu import Masked
+
+        state, of_hidden = torch.stack(self.start(memory)).transpose(1, 2), self.cell.from_hidden
+        cell = fused.GRU if self.config.cell == "gru" else fused.LSTM_OUTPUT_FIRST
+        if not isinstance(self.attention, BahdanauAttention) or memory.keys is None or not self.config.input_feeding:
+            ends = torch.full((len(gates),), gates.shape[1])
+            weight, bias = of_hidden.weight[None], of_hidden.bias[None]
+            return fused.recurrence(cell, gates, weight, bias, state, ends)[0], None
+        low, high, keep, table = memory.mask.parts((len(gates), 1, gates.shape[1], memory.keys.shape[1]), gates.device)
+        return fused.attentive_recurrence(
+            gates,
+            self.attention.W_q.weight,
+            self.cell.from_context.weight,
+            of_hidden.weight,
+            of_hidden.bias,
+            state[:, 0],
+            memory.keys,
+            memory.states,
+            self.attention.w,
+            masked=Masked(None, table, keep, low, high),
+            cell=cell,
+        )
 
     def step(
         self, tokens: Int[Tensor, "B K"], state: State, memory: Memory, observe: Observe | None = None
