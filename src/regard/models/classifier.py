@@ -1,0 +1,183 @@
+"""A classifier: one label for a text, from the words that it attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.errors import ArgumentError
+from regard.functional import padding
+from regard.models.checks import check_lengths
+from regard.models.pretrained import Pretrained
+from regard.models.symbols import BOS, PAD, UNK
+from regard.nn import AttentionPooling, BlockConfig, Dropout, TransformerEncoder
+from regard.positions import Sinusoidal
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64
+    from torch import Tensor
+
+    from regard.functional import Observation, Observe
+
+__all__ = ["Classifier", "ClassifierConfig", "TextBatch"]
+
+_LEFT, _RIGHT = 1_000_003, 7_919  # primes that spread pairs of ids over a table
+
+
+@dataclass(frozen=True)
+class ClassifierConfig:
+    """Sizes and choices of a `Classifier`.
+
+    ``encoder`` is what lets words see each other beyond their neighbours: nothing, a bidirectional GRU, or a
+    transformer, with states of ``hidden_dim`` in ``layers``. ``gram_size`` and ``pair_size`` are rows of the tables
+    that character n-grams and pairs of words are hashed into. ``word_dropout`` is how often training hides a word.
+    """
+
+    kind: ClassVar = "classifier"
+    attends: ClassVar = True
+
+    word_size: int
+    label_size: int
+    encoder: Literal["none", "recurrent", "transformer"] = "none"
+    embed_dim: int = 64
+    hidden_dim: int = 128
+    layers: int = 1
+    heads: int = 4
+    dropout: float = 0.5
+    word_dropout: float = 0.3
+    gram_size: int = 10_007
+    pair_size: int = 30_011
+
+    def __post_init__(self) -> None:
+        for name in ("embed_dim", "layers", "heads"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(self, name)}")
+        for name in ("gram_size", "pair_size"):
+            if getattr(self, name) < 2:
+                raise ArgumentError(f"{name}: expected a number of at least 2, got {getattr(self, name)}")
+        for name in ("dropout", "word_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(self, name)}")
+        if self.encoder not in ("none", "recurrent", "transformer"):
+            raise ArgumentError(f"encoder: expected 'none', 'recurrent' or 'transformer', got {self.encoder!r}")
+        if self.encoder != "none" and (self.hidden_dim < 2 or self.hidden_dim % 2):
+            raise ArgumentError(f"hidden_dim: expected an even number, half for each direction, got {self.hidden_dim}")
+        if self.state_dim % self.heads:
+            raise ArgumentError(f"heads: expected a divisor of the size of states ({self.state_dim}), got {self.heads}")
+
+    @property
+    def state_dim(self) -> int:
+        """The size of what is attended to."""
+        return self.embed_dim if self.encoder == "none" else self.hidden_dim
+
+
+class TextBatch(NamedTuple):
+    """B texts: their words by id, and the distinct forms, by the n-grams of their characters, that these have.
+
+    ``words`` has PAD behind a text's end; ``forms[b, t]`` is the row of ``grams`` that word t of text b is spelt by,
+    any row behind the end. A row of ``grams`` has zeros behind its end.
+    """
+
+    words: Int64[Tensor, "B T"]
+    lengths: Int64[Tensor, " B"]
+    forms: Int64[Tensor, "B T"]
+    grams: Int64[Tensor, "F G"]
+
+
+class Classifier(Pretrained):
+    """Gives a text a label, by a mean of its words that is weighted by how much each of them tells.
+
+    x_t = E[w_t] + Σ_g N[g] / √G_t + P[w_{t−1}, w_t],  h = Encoder(x),  c = Σ_t α_t h_t,  p = softmax(W c + b),
+
+    with g the G_t n-grams of the characters of word t, which tell of words that training never saw; P the pairs of
+    neighbours; and α from `regard.nn.AttentionPooling` with several heads. N and P are tables that n-grams and pairs
+    are hashed into. Dropout falls on x, h and c. Texts have no influence on each other, nor has padding.
+
+    Shapes: a `TextBatch` (B, T), logits (B, labels). With ``observe`` they come with what the pooling observed; weights
+    are (B, heads, 1, T).
+    Errors: `ArgumentError` for lengths that do not fit.
+    Source: Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", section 2.2 (pooling);
+    Bojanowski et al. 2017, arXiv 1607.04606 (n-grams of characters); Joulin et al. 2017, arXiv 1607.01759 (hashed
+    pairs of words).
+
+    >>> from regard import Observe
+    >>> model = Classifier(ClassifierConfig(11, 3, embed_dim=8, gram_size=7, pair_size=13)).eval()
+    >>> words, forms = torch.tensor([[4, 5, 6], [7, 1, 0]]), torch.tensor([[0, 1, 2], [2, 3, 0]])
+    >>> batch = TextBatch(words, torch.tensor([3, 2]), forms, torch.tensor([[3, 4], [5, 0], [6, 2], [1, 0]]))
+    >>> logits, seen = model(batch, observe=Observe(weights=True))
+    >>> logits.shape, seen.weights.shape
+    (torch.Size([2, 3]), torch.Size([2, 4, 1, 3]))
+    """
+
+    config_class = ClassifierConfig
+
+    def __init__(self, config: ClassifierConfig) -> None:
+        super().__init__()
+        self.config = config
+        embed, hidden = config.embed_dim, config.state_dim
+        self.embedding = nn.Embedding(config.word_size, embed, padding_idx=PAD)
+        self.grams = nn.EmbeddingBag(config.gram_size, embed, mode="sum", padding_idx=PAD)
+        self.pairs = nn.Embedding(config.pair_size, embed)
+        self.encoder: nn.GRU | TransformerEncoder | None = None
+        if config.encoder == "recurrent":
+            between = config.dropout if config.layers > 1 else 0.0
+            self.encoder = nn.GRU(
+                embed, hidden // 2, config.layers, batch_first=True, bidirectional=True, dropout=between
+            )
+        elif config.encoder == "transformer":
+            # The norm makes words as large as the sinusoids, which would drown them
+            self.projection = nn.Sequential(nn.Linear(embed, hidden), nn.LayerNorm(hidden))
+            self.positions = Sinusoidal(hidden)
+            block = BlockConfig(hidden, config.heads, 2 * hidden, dropout=config.dropout, norm_first=True)
+            self.encoder = TransformerEncoder(block, config.layers)
+        self.pooling = AttentionPooling(hidden, heads=config.heads)
+        self.output = nn.Linear(hidden, config.label_size)
+        self.dropout = Dropout(config.dropout)
+        self.reset_embeddings()
+
+    def reset_embeddings(self) -> None:
+        """Draw the embeddings anew, small, those of n-grams and pairs smaller still; those of padding are zero."""
+        for table, std in ((self.embedding, 0.1), (self.grams, 0.03), (self.pairs, 0.03)):
+            nn.init.normal_(table.weight, std=std)
+        with torch.no_grad():
+            self.embedding.weight[PAD].zero_()
+            self.grams.weight[PAD].zero_()
+
+    def forward(
+        self, batch: TextBatch, *, observe: Observe | None = None
+    ) -> Float[Tensor, "B labels"] | tuple[Float[Tensor, "B labels"], Observation]:
+        check_lengths(batch.words, batch.lengths)
+        states = self._encode(self.dropout(self._embed(batch)), batch.lengths)
+        answer = self.pooling(states, mask=padding(lengths=batch.lengths), observe=observe)
+        pooled = answer if isinstance(answer, torch.Tensor) else answer[0]
+        logits: Tensor = self.output(self.dropout(pooled))
+        return logits if isinstance(answer, torch.Tensor) else (logits, answer[1])
+
+    def _embed(self, batch: TextBatch) -> Float[Tensor, "B T E"]:
+        words = batch.words
+        spelt = self.grams(batch.grams) / batch.grams.ne(PAD).sum(1, keepdim=True).clamp(min=1).sqrt()
+        spelt = nn.functional.embedding(batch.forms, spelt)
+        if self.training and self.config.word_dropout:
+            hidden = (torch.rand(words.shape, device=words.device) < self.config.word_dropout) & (words != PAD)
+            words = torch.where(hidden, UNK, words)
+            spelt = spelt.masked_fill(hidden.unsqueeze(-1), 0.0)
+        before = nn.functional.pad(words, (1, 0), value=BOS)[:, :-1]
+        pairs = (before * _LEFT + words * _RIGHT) % self.config.pair_size
+        embedded: Tensor = self.embedding(words) + spelt + self.pairs(pairs)
+        return embedded
+
+    def _encode(self, embedded: Float[Tensor, "B T E"], lengths: Int64[Tensor, " B"]) -> Float[Tensor, "B T H"]:
+        if self.encoder is None:
+            return embedded
+        if isinstance(self.encoder, nn.GRU):
+            packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            output, _ = self.encoder(packed)
+            states, _ = pad_packed_sequence(output, batch_first=True, total_length=embedded.shape[1])
+        else:
+            states = self.encoder(self.positions(self.projection(embedded)), mask=padding(lengths=lengths))
+        dropped: Tensor = self.dropout(states)
+        return dropped
