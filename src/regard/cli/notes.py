@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from regard.training.wording import count
 
 if TYPE_CHECKING:
     from regard.training.seq2seq import Answer
 
-__all__ = ["Tally", "note"]
+__all__ = ["Tally", "counted", "note"]
+
+T = TypeVar("T")
 
 
 def note(text: str) -> None:
     """Say something on standard error."""
     print(f"regard: {text}", file=sys.stderr)
+
+
+def counted(items: Iterable[T], thing: str) -> Iterator[T]:
+    """The items, and on a terminal how many there have been; nothing where they themselves are shown on it."""
+    if sys.stdout.isatty() or not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+        begin = time.monotonic()
+        for number, item in enumerate(items, 1):
+            yield item
+            speed = number / max(1e-3, time.monotonic() - begin)
+            bar.update(task, description=f"{number:,} {thing}s, {speed:,.0f} a second")
 
 
 class Tally:

@@ -92,8 +92,12 @@ def train(
     epochs: Annotated[int | None, _run(metavar="N", help="how often to read the data, in place of --minutes")] = None,
     seed: Annotated[int, _run(metavar="N", help="of everything random")] = 0,
     model: Annotated[
-        Literal["recurrent", "transformer"] | None,
-        _model(metavar="NAME", help="recurrent or transformer; left out: recurrent"),
+        Literal["recurrent", "transformer", "none"] | None,
+        _model(
+            metavar="NAME",
+            help="recurrent or transformer; none: the words of a text alone, to classify; left out: recurrent, "
+            "to classify none",
+        ),
     ] = None,
     layers: Annotated[
         int | None,
@@ -105,6 +109,10 @@ def train(
             metavar="X",
             help="share of units dropped in training; left out: 0.3, of a transformer 0.1, with 50,000 pairs none",
         ),
+    ] = None,
+    word_dropout: Annotated[
+        float | None,
+        _model(metavar="X", help="how often training hides a word, to tag and to classify; left out: 0.2 and 0.3"),
     ] = None,
     score: Annotated[
         Literal["additive", "dot", "scaled_dot", "general", "none"] | None,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from regard.models.classifier import Classifier, ClassifierConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.models.search import Hypothesis, beam_search
+from regard.models.tagger import Tagger, TaggerConfig
 from regard.models.transformer import TransformerConfig, TransformerSeq2Seq
 
 __all__ = [
     "CONFIGS",
+    "Classifier",
+    "ClassifierConfig",
     "Config",
     "Hypothesis",
     "RecurrentConfig",
     "RecurrentSeq2Seq",
     "Seq2Seq",
+    "Tagger",
+    "TaggerConfig",
     "TransformerConfig",
     "TransformerSeq2Seq",
     "beam_search",

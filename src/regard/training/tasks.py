@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from regard.errors import RunError
+from regard.training.classify import ClassifyRun
 from regard.training.run import Run, read_config
 from regard.training.seq2seq import Seq2SeqRun
+from regard.training.tag import TagRun
 
 __all__ = ["TASKS", "open_run"]
 
-TASKS: dict[str, type[Run]] = {run.task: run for run in (Seq2SeqRun,)}
+TASKS: dict[str, type[Run]] = {run.task: run for run in (Seq2SeqRun, TagRun, ClassifyRun)}
 
 
 def open_run(directory: str | Path, *, trained: bool = True) -> Run:

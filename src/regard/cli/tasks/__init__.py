@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from regard.cli.tasks import seq2seq
+from regard.cli.tasks import classify, seq2seq, tag
 
 __all__ = ["TASKS"]
 
-TASKS: dict[str, ModuleType] = {"seq2seq": seq2seq}
+TASKS: dict[str, ModuleType] = {"seq2seq": seq2seq, "tag": tag, "classify": classify}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.notes import Tally, note
+from regard.cli.notes import Tally, counted, note
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
 
     search = Search(options["beam"], options["n_best"], options["length_penalty"])
     tally = Tally()
-    for answer in _answers(run, file, search):
+    for answer in counted(_answers(run, file, search), "line"):
         tally.add(answer)
         as_json = options["as_json"]
         print(_json(answer, run.source_units.join(answer.units)) if as_json else _row(answer, options["scores"]))
@@ -158,7 +158,7 @@ def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
 
 
 def _answers(run: Seq2SeqRun, file: str, search: Search) -> Iterator[Answer]:
-    from regard.training.data import read_lines
+    from regard.training.lines import read_lines
 
     if file != "-" or not sys.stdin.isatty():
         yield from run.predict(read_lines(file), search)

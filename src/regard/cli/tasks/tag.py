@@ -1,0 +1,142 @@
+"""The commands' part in tagging."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.notes import counted, note
+from regard.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from regard.training.conllu import Sentence
+    from regard.training.metrics import Scores
+    from regard.training.tag import Tagged, TagRun
+
+# The options of `regard train` that have an effect, and what they are when left out
+OPTIONS: dict[str, Any] = {
+    "tag": "upos",
+    "embed_dim": 128,
+    "hidden_dim": 400,
+    "layers": 2,
+    "dropout": 0.45,
+    "word_dropout": 0.2,
+    "lr": 3e-3,
+    "batch_tokens": 500,
+    "weight_decay": 0.01,
+    "label_smoothing": 0.05,
+    "warmup": 200,
+}
+MODELS: dict[str, dict[str, Any]] = {"recurrent": {}, "transformer": {"heads": 4}}
+EXAMPLE = "sentence"
+HOW_SCORED = ""
+OF_PREDICT = {"as_json"}
+OF_LOOK = {"heads"}
+
+
+def read(path: str, options: dict[str, Any]) -> Tagged:
+    """Sentences to train on."""
+    from regard.training.tag import read_tagged
+
+    return read_tagged(path, options["tag"])
+
+
+def new(sentences: Tagged, options: dict[str, Any]) -> TagRun:
+    """A run for these sentences."""
+    from regard.models import TaggerConfig
+    from regard.training.tag import TagRun
+
+    config = TaggerConfig(
+        0,
+        0,
+        0,
+        options["model"],
+        options["embed_dim"],
+        hidden_dim=options["hidden_dim"],
+        layers=options["layers"],
+        heads=options.get("heads", 1),
+        dropout=options["dropout"],
+        word_dropout=options["word_dropout"],
+    )
+    return TagRun.new(sentences, config, column=options["tag"], seed=options["seed"])
+
+
+def about(run: TagRun) -> str:
+    """What is to be said of a new model besides its size."""
+    return f"{len(run.words):,} words, {len(run.characters):,} characters, {len(run.labels):,} tags"
+
+
+def score(run: TagRun, examples: list[Any]) -> Scores:
+    """How right the model is; a tagger has but one way."""
+    return run.score(examples)
+
+
+def show(run: TagRun, examples: list[Any], directory: Path, console: Console) -> None:
+    """Tell what becomes of a few sentences."""
+    for example, found in zip(examples, run.predict(example.words for example in examples), strict=True):
+        words = [
+            f"{word}/{tag}" if tag == wanted else f"{word}/{tag} (data: {wanted})"
+            for word, tag, wanted in zip(example.words, found, example.tags, strict=True)
+        ]
+        console.print(f"  {' '.join(words)}")
+
+
+def predict(run: TagRun, file: str, options: dict[str, Any]) -> None:
+    """The lines of the file, each word with its tag."""
+    from regard.training import conllu
+
+    if file == "-" and sys.stdin.isatty():
+        note("CoNLL-U, or a word a line; a blank line ends a sentence, Ctrl-D all")
+    sentences = conllu.read(file)
+    if options["as_json"]:
+        for sentence, tags in _tagged(run, sentences):
+            print(json.dumps({"words": sentence.words, "tags": tags}, ensure_ascii=False))
+        return
+    for line in counted(run.tag(sentences), "line"):
+        print(line)
+
+
+def _tagged(run: TagRun, sentences: Iterator[Sentence]) -> Iterator[tuple[Sentence, list[str]]]:
+    waiting: list[Sentence] = []
+
+    def words() -> Iterator[tuple[str, ...]]:
+        for sentence in sentences:
+            if sentence.words:
+                waiting.append(sentence)
+                yield sentence.words
+
+    for tags in run.predict(words()):
+        yield waiting.pop(0), tags
+
+
+def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
+    """Tag each text, and draw which words each of its words attended to."""
+    from regard.look import alignments, grid, save
+    from regard.look.plots import Alignment
+
+    if not run.model.config.attends:
+        raise ArgumentError(
+            f"{options['run']}: this tagger is recurrent and has no attention to look at; "
+            "train one with --model transformer"
+        )
+    pictures, lines = [], []
+    for text in texts:
+        words = text.split()
+        if not words:
+            raise ArgumentError(f"expected texts with at least one word, got {text!r}")
+        tags, weights = run.look(words)
+        print(f"{text}\t{' '.join(tags)}")
+        rows = [f"{word} {tag}" for word, tag in zip(words, tags, strict=True)]
+        pictures.append(Alignment(weights.mean((0, 1)), rows, words, text))
+        which = f"{text}: " * (len(texts) > 1)
+        lines += [
+            [Alignment(one, rows, words, f"{which}layer {layer}, head {head}") for head, one in enumerate(heads, 1)]
+            for layer, heads in enumerate(weights, 1)
+        ]
+    save(grid(lines) if options["heads"] else alignments(pictures), path)
+    print(path)
