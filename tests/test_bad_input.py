@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from commands import MODEL, QUICK, Command, spelt, start
-from regard.training import data as reading
+from regard.training import texts as reading
 from regard.training.seq2seq import Seq2SeqRun
 from small_runs import at_update, full_disk, rows
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError, DataError
+from regard.training.columns import compose
 from regard.training.data import (
     Example,
     Pairs,
     Units,
+    cut,
     guess_units,
-    read_lines,
+    learn_units,
     read_pairs,
+    read_sources,
+    source_text,
+    split_source,
     unseen_notes,
+    vocabularies,
 )
+from regard.training.lines import read_lines
 from regard.training.splits import split_off
+from regard.training.texts import read_texts
 from regard.training.vocabulary import Vocabulary
 
 CHARS, WORDS = Units("chars"), Units("words")
@@ -269,16 +278,16 @@ def test_a_file_name_that_is_not_utf8_can_be_printed(tmp_path: Path) -> None:
         note.encode("utf-8")
 
 
-def test_max_length_is_checked(tmp_path: Path) -> None:
+def test_max_length_is_checked(write) -> None:
     with pytest.raises(ArgumentError, match="at least 1, got 0"):
-        read_pairs(tmp_path / "none.tsv", max_length=0)
+        read_pairs(write("a\tA\n"), max_length=0)
 
 
 # Standard input
 
 
 def test_lines_of_standard_input_come_as_they_are_written() -> None:
-    code = "from regard.training.data import read_lines\nfor line in read_lines('-'): print(repr(line), flush=True)"
+    code = "from regard.training.lines import read_lines\nfor line in read_lines('-'): print(repr(line), flush=True)"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as child:
@@ -385,9 +394,16 @@ def test_pronunciation_data_is_read_as_it_is_meant(file: str, count: int, source
 
 
 @needs_shared
-def test_three_columns_are_refused_with_the_way_out() -> None:
-    with pytest.raises(DataError, match=r"train.gz:1: .* found 2 TABs .* cut -f1,2$"):
-        read_pairs(SHARED / "sigmorphon2016" / "maltese-task1-train.gz")
+@pytest.mark.parametrize(
+    ("language", "pairs", "features"), [("hungarian", 16_219, 38), ("maltese", 18_975, 44), ("turkish", 12_336, 31)]
+)
+def test_features_of_inflection_are_found(language: str, pairs: int, features: int) -> None:
+    found = read_pairs(SHARED / "sigmorphon2016" / f"{language}-task1-train.gz")
+    assert found.columns == ("source", "features", "target")
+    assert len(found) == pairs
+    source, target = vocabularies(found)
+    assert sum(unit.startswith("\t") for unit in source.units) == features
+    assert not any(unit.startswith("\t") for unit in target.units)
 
 
 def test_a_hundred_thousand_pairs_take_a_moment(write) -> None:
@@ -395,3 +411,183 @@ def test_a_hundred_thousand_pairs_take_a_moment(write) -> None:
     start = time.process_time()
     split_off(read_pairs(path))
     assert time.process_time() - start < 5  # About one second; anything quadratic would take minutes.
+
+
+# Columns and features
+
+INFLECTED = "go\tV;PST\twent\nsee\tV;PST\tsaw\ngo\tV;PRS\tgoes\n"
+
+
+def test_features_are_units_before_the_source_that_no_text_can_spell(write) -> None:
+    pairs = read_pairs(write(INFLECTED), CHARS, CHARS)
+    assert pairs.columns == ("source", "features", "target")
+    assert pairs.examples[0] == Example(("\tV", "\tPST", "g", "o"), tuple("went"))
+    (summary, guessed) = pairs.notes
+    assert summary.endswith(": 3 pairs")
+    assert guessed == f"{pairs.name}: columns source, features, target (guessed)"
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (("source", "features", "target"), "go\tV;PST\twent"),
+        (("source", "target", "features"), "go\twent\tV;PST"),
+        (("features", "source", "target"), "V;PST\tgo\twent"),
+        (("_", "target", "source", "_", "features"), "1\twent\tgo\t\tV;PST"),
+    ],
+)
+def test_columns_may_stand_in_any_order(write, columns: tuple[str, ...], line: str) -> None:
+    path = write("\ufeff" + "\r\n".join([line] * 3))
+    pairs = read_pairs(path, CHARS, CHARS, columns=columns)
+    assert set(pairs.examples) == {Example(("\tV", "\tPST", "g", "o"), tuple("went"))}
+    assert pairs.notes == [f"{path}: 3 pairs; 2 duplicates"]
+    if len(columns) == 3:
+        assert read_pairs(path, CHARS, CHARS).columns == columns
+
+
+def test_ignored_columns_may_be_empty_and_features_are_not_needed(write) -> None:
+    pairs = read_pairs(write("go\t\twent\nsee\tx\tsaw\n"), CHARS, CHARS, columns=("source", "_", "target"))
+    assert texts(pairs) == [("go", "went"), ("see", "saw")]
+    assert pairs.columns == ("source", "_", "target")
+
+
+cell = st.text(st.characters(exclude_characters="\t\n\r,;|=+", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+feature = st.tuples(st.sampled_from(["", "pos=", "case="]), st.lists(cell, min_size=1, max_size=2))
+
+
+@given(cell, st.lists(feature, min_size=1), st.sampled_from([";", ",", " | "]))
+def test_sources_with_features_can_be_written_back(source: str, features, between: str) -> None:
+    line = f"{source}\t{between.join(key + '+'.join(values) for key, values in features)}"
+    units = split_source(line, CHARS, ("source", "features", "target"))
+    wanted = [f"{key}{value.strip()}" for key, values in features for value in values]
+    assert units == [*(f"\t{one}" for one in wanted), *source]
+    assert source_text(units, CHARS) == f"{source}\t{';'.join(wanted)}"
+    assert split_source(source_text(units, CHARS), CHARS, ("source", "target", "features")) == units
+
+
+def test_sources_without_features_are_what_they_were() -> None:
+    assert split_source("a\tb", CHARS) == ["a", "\t", "b"]
+    assert split_source("", CHARS) == []
+    assert source_text(["a", "b"], WORDS) == "a b"
+
+
+@pytest.mark.parametrize("line", ["go", "go\t", "\tV", "go\t;,|", "go\tV\tPST"])
+def test_a_line_without_features_gets_no_answer_from_a_model_with_them(write, line: str) -> None:
+    path = write(f"see\tV;PST\n\n  \n{line}\n")
+    found = read_sources(path, CHARS, ("source", "features", "target"))
+    assert [next(found) for _ in range(3)] == [["\tV", "\tPST", *"see"], [], []]
+    with pytest.raises(DataError, match=r"data\.tsv:4: expected SOURCE TAB FEATURES, .*; give both") as caught:
+        next(found)
+    assert repr(line) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "go\twent\tgone\nsee\tsaw\tseen\n" * 9,  # nothing like features
+        "Go.\tVa !\tCC-BY 2.0 #1\nRun!\tCours !\tCC-BY 2.0 #2\n" * 9,
+        "a;b\tV;PST\tx\n" * 9,  # two columns that could be
+        "a\tV;PST\tx\n",  # too little to tell
+        "a\tb\tV;PST\tx\n" * 9,  # one column too many
+        "the end\tnear, or far\tx\nend, the\tclose, yes, so\ty\n",  # commas of sentences, which do not recur
+    ],
+)
+def test_columns_in_doubt_are_asked_for(write, content: str) -> None:
+    with pytest.raises(
+        DataError, match=r":1: expected SOURCE TAB TARGET, found [23] TABs .*--columns source,target,_"
+    ):
+        read_pairs(write(content), CHARS, CHARS)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a\tN;PL", "found 1 TAB in 'a\\tN;PL'; correct or delete"),
+        ("a", "found no TAB in 'a'; put one TAB (spaces do not count) between all of them"),
+        ("a\tN;PL\tx\ty", "found 3 TABs in"),
+        ("a\t\tx", "found an empty features in"),
+        ("a\tV\t ", "found an empty target in"),
+        ("a\tN\tx\rb\tN\ty", "found lines that end in CR alone"),
+    ],
+)
+def test_a_line_with_other_columns_is_placed(write, line: str, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_pairs(write(INFLECTED + line + "\n"), CHARS, CHARS)
+    said = str(caught.value)
+    assert "data.tsv:4: expected SOURCE TAB FEATURES TAB TARGET, " in said
+    assert message in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "columns", [(), ("source",), ("source", "source", "target"), ("source", "target", "label"), ("target", "features")]
+)
+def test_columns_that_make_no_pairs_are_refused(write, columns: tuple[str, ...]) -> None:
+    with pytest.raises(ArgumentError, match="columns: expected source and target once each"):
+        read_pairs(write(INFLECTED), columns=columns)
+
+
+# Normal forms
+
+
+@given(st.lists(pair, min_size=1), st.sampled_from(["nfc", "nfd"]))
+def test_both_sides_are_read_in_the_normal_form(tmp_path_factory, drawn, normal: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "normal.tsv"
+    path.write_bytes("".join(f"x{source}\tx{target}\n" for source, target in drawn).encode())
+    pairs = read_pairs(path, CHARS, CHARS, normal=normal)
+    form = normal.upper()
+    assert texts(pairs) == [
+        (unicodedata.normalize(form, "x" + source), unicodedata.normalize(form, "x" + target))
+        for source, target in drawn
+    ]
+    assert pairs.normal == normal
+
+
+def test_decomposed_answers_are_composed_again(write) -> None:
+    path = write("한글\tha n\u0303\n")
+    decomposed = read_pairs(path, CHARS, WORDS, normal="nfd")
+    assert decomposed.examples == [Example(tuple("\u1112\u1161\u11ab\u1100\u1173\u11af"), ("ha", "n\u0303"))]
+    assert compose("".join(decomposed.examples[0].source), "nfd") == "한글"
+    assert compose("n\u0303", "none") == "n\u0303"
+    assert split_source("한", CHARS, normal="nfd") == ["\u1112", "\u1161", "\u11ab"]
+    with pytest.raises(ArgumentError, match="normal: expected 'none', 'nfc' or 'nfd', got 'nfkc'"):
+        read_pairs(path, normal="nfkc")
+
+
+# Subwords
+
+
+def test_subwords_are_learnt_from_the_texts_of_their_side(write) -> None:
+    found = read_texts(write("ab ab ab\txy xy\nab\txy xy\n"))
+    source, target = learn_units(found, "subword", "subword", size=9)
+    assert (source.units, target.units) == ((" ", " a", " ab", "a", "b"), (" ", " x", " xy", "x", "y"))
+    one, other = learn_units(found, "subword", "subword", size=9, shared=True)
+    assert one is other
+    assert one.units == (" ", " a", " ab", " x", " xy", "a", "b", "x", "y")
+    assert learn_units(found, "chars", "subword", size=9) == (CHARS, target)
+    assert learn_units(found, None, "words", size=9) == (None, WORDS)
+
+
+def test_a_vocabulary_has_all_that_subwords_can_be_cut_into(write) -> None:
+    found = read_texts(write("ab\tV;X\txy\n" * 3), columns=("source", "features", "target"))
+    units = learn_units(found, "subword", "subword", size=5)
+    pairs = cut(found, *units)
+    assert pairs.examples[0] == Example(("\tV", "\tX", " ab"), (" xy",))
+    source, target = vocabularies(pairs)
+    assert (source.units, target.units) == (("\tV", "\tX", *units[0].units), units[1].units)
+    one, other = vocabularies(pairs, shared=True)
+    assert one is other
+    assert set(one.units) == {*source.units, *target.units}
+    plain = read_pairs(write("ab\tc\n"), CHARS, CHARS)
+    assert [vocabulary.units for vocabulary in vocabularies(plain)] == [("a", "b"), ("c",)]
+
+
+def test_pairs_in_subwords_say_what_was_never_seen(write) -> None:
+    found = read_texts(write("ab ab\tab\n"))
+    units, _ = learn_units(found, "subword", "subword", size=9, shared=True)
+    vocabulary, _ = vocabularies(cut(found, units, units), shared=True)
+    assert unseen_notes(read_pairs(write("ab!\ta?\n"), units, units), vocabulary, vocabulary) == [
+        f"{found.name}: 1 source unit that training never saw, read as unknown: !",
+        f"{found.name}: 1 target unit that training never saw, they count as errors: ?",
+    ]

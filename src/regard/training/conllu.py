@@ -20,7 +20,7 @@ from itertools import chain
 from os import PathLike
 
 from regard.errors import ArgumentError, DataError
-from regard.training.data import read_lines
+from regard.training.lines import read_lines
 
 __all__ = ["Sentence", "check_column", "read"]
 

@@ -1,31 +1,39 @@
-"""Pairs of texts in, examples of units out.
-
-A file is UTF-8, plain or gzip, one pair a line: source TAB target. There is no quoting, and only ``\\n`` and ``\\r\\n``
-end a line: a quote, U+2028 or a form feed is text like any other.
-"""
+"""Pairs of texts in, examples of units out."""
 
 from __future__ import annotations
 
-import gzip
-import os
 import sys
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from io import BufferedReader, RawIOBase
+from itertools import chain
 from os import PathLike
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from regard.errors import ArgumentError, DataError
+from regard.training.columns import PLAIN, Normal, feature_units, normalize
+from regard.training.lines import name_of, read_lines
+from regard.training.texts import Texts, is_blank, read_texts, shown
 from regard.training.vocabulary import Vocabulary
 from regard.training.wording import count
 
-__all__ = ["Example", "Pairs", "Units", "guess_units", "read_lines", "read_pairs", "unseen_notes"]
+if TYPE_CHECKING:
+    from regard.training.subwords import Subwords
 
-_GZIP = b"\x1f\x8b"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+__all__ = [
+    "Example",
+    "Pairs",
+    "Units",
+    "cut",
+    "guess_units",
+    "learn_units",
+    "read_pairs",
+    "read_sources",
+    "source_text",
+    "split_source",
+    "unseen_notes",
+    "vocabularies",
+]
 
 
 class Example(NamedTuple):
@@ -56,8 +64,8 @@ class Units:
         misspelt = self.name not in ("chars", "words") and len(self.name) > 1 and self.name.isalpha()
         if not self.name or misspelt or any(end in self.name for end in "\t\r\n"):
             raise ArgumentError(
-                f"expected units to be 'chars', 'words' or a separator such as '|', without letters, TAB or line end; "
-                f"got {self.name!r}"
+                f"expected units to be 'chars', 'words' or a separator such as '|', without letters, TAB or line end, "
+                f"or 'subword' to train with; got {self.name!r}"
             )
 
     @property
@@ -79,13 +87,15 @@ class Units:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The examples of one file (or of a part of one), how they were cut, and what is to be said about them."""
+    """The examples of one file (or of a part of one), how they were read and cut, and what is to be said of them."""
 
     examples: list[Example]
-    source_units: Units
-    target_units: Units
+    source_units: Units | Subwords
+    target_units: Units | Subwords
     name: str
     notes: list[str] = field(default_factory=list)
+    columns: tuple[str, ...] = PLAIN
+    normal: Normal = "none"
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -103,144 +113,97 @@ def guess_units(texts: Iterable[str]) -> Units:
     return Units("words" if 2 * sum(long) > len(long) else "chars")
 
 
-def read_lines(path: str | PathLike[str]) -> Iterator[str]:
-    """The lines of a UTF-8 file, plain or gzip, or of standard input (``"-"``), as they come; blank lines are kept.
+def learn_units(
+    texts: Texts, source: str | None, target: str | None, *, size: int, shared: bool = False
+) -> tuple[Units | Subwords | None, Units | Subwords | None]:
+    """Units of both sides by their names; ``"subword"`` is learnt from the texts of its side, ``None`` stays.
 
-    Raises ``DataError`` with file and line for what cannot be read or is not UTF-8.
+    ``shared`` subwords are learnt from the texts of both sides together.
     """
-    name = _name(path)
-    number = 0
-    try:
-        with _open(path) as stream:
-            for number, raw in enumerate(stream, start=1):
-                yield _text(raw, name, number)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"expected the gzip data to go on after this line, it is damaged ({error}); fetch or compress it again",
-            file=name,
-            line=number,
-        ) from error
-    except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror or error}); check the path", file=name) from error
+    names = (source, target)
+    columns = ([row.source for row in texts.rows], [row.target for row in texts.rows])
+    if "subword" not in names:
+        return _named(source), _named(target)
+    from regard.training.subwords import Subwords
+
+    if shared and names == ("subword", "subword"):
+        both = Subwords.from_texts(chain(*columns), size)
+        return both, both
+    first, second = (
+        Subwords.from_texts(column, size) if name == "subword" else _named(name)
+        for name, column in zip(names, columns, strict=True)
+    )
+    return first, second
 
 
-def _name(path: str | PathLike[str]) -> str:
-    # A file's name need not be UTF-8, and must not break the message that it stands in.
-    return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
-
-
-@contextmanager
-def _open(path: str | PathLike[str]) -> Iterator[Iterable[bytes]]:
-    if path == "-":
-        yield sys.stdin.buffer
-        return
-    with open(path, "rb") as stream:
-        # Looking at the content, not at the name, also serves a pipe and a file without .gz in its name.
-        if stream.peek(2)[:2] != _GZIP:
-            yield stream
-            return
-        # GzipFile finds each line in Python code; a buffer over it does so in C.
-        with BufferedReader(cast(RawIOBase, gzip.GzipFile(fileobj=stream))) as lines:
-            yield lines
-
-
-def _text(raw: bytes, name: str, number: int) -> str:
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if number == 1 and raw.startswith(_UTF16):
-            found, remedy = "UTF-16", "convert the file: iconv -f UTF-16 -t UTF-8"
-        elif number == 1 and raw.startswith(_GZIP):
-            found, remedy = "gzip data", "unpack it first: zcat"
-        else:
-            found = f"byte 0x{raw[error.start]:02x} at offset {error.start} of the line"
-            remedy = "convert the file from the encoding it has, for instance: iconv -f CP1252 -t UTF-8"
-        raise DataError(f"expected UTF-8, found {found}; {remedy}", file=name, line=number) from error
-    if number == 1:
-        text = text.removeprefix("\ufeff")
-    return text.removesuffix("\n").rstrip("\r")
+def _named(name: str | None) -> Units | None:
+    return None if name is None else Units(name)
 
 
 def read_pairs(
     path: str | PathLike[str],
-    source_units: Units | None = None,
-    target_units: Units | None = None,
+    source_units: Units | Subwords | None = None,
+    target_units: Units | Subwords | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    normal: Normal = "none",
+    max_length: int = 200,
+) -> Pairs:
+    """Read a file of pairs and cut it into units: `read_texts`, then `cut`."""
+    return cut(read_texts(path, columns=columns, normal=normal), source_units, target_units, max_length=max_length)
+
+
+def cut(
+    texts: Texts,
+    source_units: Units | Subwords | None = None,
+    target_units: Units | Subwords | None = None,
     *,
     max_length: int = 200,
 ) -> Pairs:
-    """Read a file of pairs, one a line: source TAB target; units that are ``None`` are guessed, and a note says so.
+    """Cut texts into units; those that are ``None`` are guessed, and a note says so.
 
-    Blank lines are skipped, pairs with a side of more than ``max_length`` units left out, duplicates and sources with
-    several targets kept; the notes count them all. Raises ``DataError`` with file, line and remedy for a line without
-    a TAB or with several, for an empty side, for bytes that are not UTF-8, and when no pair is left.
+    Pairs with a side of more than ``max_length`` units are left out, duplicates and sources with several targets kept;
+    the notes count them all. Features are units of the source, before the others. Raises ``DataError`` with file, line
+    and remedy for a side that holds nothing but separators, and when no pair is left.
     """
     if max_length < 1:
         raise ArgumentError(f"expected max_length of at least 1, got {max_length}")
-    name = _name(path)
-    rows: list[tuple[int, str, str]] = []
-    blank = 0
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line or (line.isspace() and "\t" not in line):
-            blank += 1
-        else:
-            rows.append((number, *_sides(line, name, number)))
-    if not rows:
-        found = f"nothing but {count(blank, 'blank line')}" if blank else "an empty file"
-        raise DataError(f"expected lines of SOURCE TAB TARGET, found {found}; check the path", file=name)
-    guessed = []
+    guessed = list(texts.guessed)
     if source_units is None:
-        source_units = guess_units(source for _, source, _ in rows)
+        source_units = guess_units(row.source for row in texts.rows)
         guessed.append(f"source in {source_units}")
     if target_units is None:
-        target_units = guess_units(target for _, _, target in rows)
+        target_units = guess_units(row.target for row in texts.rows)
         guessed.append(f"target in {target_units}")
-    examples, left_out = _cut(rows, source_units, target_units, max_length, name)
-    notes = [_summary(name, examples)]
+    examples, left_out = _cut(texts, source_units, target_units, max_length)
+    notes = [_summary(texts.name, examples)]
     if guessed:
-        notes.append(f"{name}: {', '.join(guessed)} (guessed)")
+        notes.append(f"{texts.name}: {', '.join(guessed)} (guessed)")
     if left_out:
         notes.append(
-            f"{name}: {count(len(left_out), 'pair')} of more than {max_length} units left out "
+            f"{texts.name}: {count(len(left_out), 'pair')} of more than {max_length} units left out "
             f"(first: line {left_out[0]}); --max-length raises the limit"
         )
-    if blank:
-        notes.append(f"{name}: {count(blank, 'blank line')} skipped")
-    return Pairs(examples, source_units, target_units, name, notes)
-
-
-def _sides(line: str, name: str, number: int) -> tuple[str, str]:
-    source, tab, target = line.partition("\t")
-    if tab and source.strip() and target.strip() and "\t" not in target:
-        return source, target
-    shown = line if len(line) <= 40 else line[:37] + "..."
-    if not tab:
-        fault, remedy = "no TAB", "put one TAB (spaces do not count) between the two"
-    elif "\r" in line:
-        fault, remedy = "lines that end in CR alone", r"convert the file: tr '\r' '\n'"
-    elif "\t" in target:
-        fault, remedy = f"{line.count(chr(9))} TABs", "keep two columns, for instance: cut -f1,2"
-    else:
-        fault = f"an empty {'target' if source.strip() else 'source'}"
-        remedy = "fill it in or delete the line"
-    raise DataError(f"expected SOURCE TAB TARGET, found {fault} in {shown!r}; {remedy}", file=name, line=number)
+    return Pairs(examples, source_units, target_units, texts.name, [*notes, *texts.notes], texts.columns, texts.normal)
 
 
 def _cut(
-    rows: list[tuple[int, str, str]], source_units: Units, target_units: Units, max_length: int, name: str
+    texts: Texts, source_units: Units | Subwords, target_units: Units | Subwords, max_length: int
 ) -> tuple[list[Example], list[int]]:
     """The examples, and the numbers of the lines left out as too long."""
     examples, left_out = [], []
     # Interned, equal units are one object: a large file takes a fraction of the memory.
-    for number, source_text, target_text in rows:
-        source = tuple(map(sys.intern, source_units.split(source_text)))
-        target = tuple(map(sys.intern, target_units.split(target_text)))
+    for number, source_side, features, target_side in texts.rows:
+        source = tuple(map(sys.intern, source_units.split(source_side)))
+        target = tuple(map(sys.intern, target_units.split(target_side)))
         if not source or not target:
             side = "target" if source else "source"
             raise DataError(
                 f"expected text on both sides, the {side} holds nothing but separators; fill it in or delete the line",
-                file=name,
+                file=texts.name,
                 line=number,
             )
+        source = (*map(sys.intern, feature_units(features)), *source)
         if len(source) > max_length or len(target) > max_length:
             left_out.append(number)
         else:
@@ -249,7 +212,7 @@ def _cut(
         raise DataError(
             f"expected pairs of at most {max_length} units a side, found none ({len(left_out):,} longer); "
             f"raise --max-length, or cut the texts",
-            file=name,
+            file=texts.name,
             line=left_out[0],
         )
     return examples, left_out
@@ -264,6 +227,76 @@ def _summary(name: str, examples: list[Example]) -> str:
     if several:
         found.append(f"{count(several, 'source')} with more than one target")
     return f"{name}: {count(len(examples), 'pair')}" + ("; " + ", ".join(found) if found else "")
+
+
+def vocabularies(pairs: Pairs, *, shared: bool = False) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of both sides: all units of the examples, and all that subwords can be cut into.
+
+    ``shared`` gives one vocabulary, of both sides together, twice.
+    """
+    source = {unit for example in pairs.examples for unit in example.source}.union(_learnt(pairs.source_units))
+    target = {unit for example in pairs.examples for unit in example.target}.union(_learnt(pairs.target_units))
+    if shared:
+        both = Vocabulary.from_units(source | target)
+        return both, both
+    return Vocabulary.from_units(source), Vocabulary.from_units(target)
+
+
+def _learnt(units: Units | Subwords) -> Iterable[str]:
+    return () if isinstance(units, Units) else units.units
+
+
+def split_source(
+    line: str,
+    units: Units | Subwords,
+    columns: Sequence[str] = PLAIN,
+    normal: Normal = "none",
+    *,
+    name: str | None = None,
+    number: int | None = None,
+) -> list[str]:
+    """The units of a line that asks for an answer: a source, or SOURCE TAB FEATURES where ``columns`` have features.
+
+    Nothing comes of a blank line. Raises ``DataError`` when features are needed and not there.
+
+    >>> split_source("go\\tV;PST", Units("chars"), ("source", "target", "features"))
+    ['\\tV', '\\tPST', 'g', 'o']
+    """
+    line = normalize(line, normal)
+    if "features" not in columns:
+        return units.split(line)
+    if is_blank(line):
+        return []
+    source, _, features = line.partition("\t")
+    found = feature_units(features)
+    if not source.strip() or not found or "\t" in features:
+        fault = f"{count(line.count(chr(9)), 'TAB')} in {shown(line)}"
+        raise DataError(
+            f"expected SOURCE TAB FEATURES, as the model was trained with features, found {fault}; give both",
+            file=name,
+            line=number,
+        )
+    return [*found, *units.split(source)]
+
+
+def read_sources(
+    path: str | PathLike[str], units: Units | Subwords, columns: Sequence[str] = PLAIN, normal: Normal = "none"
+) -> Iterator[list[str]]:
+    """The units of each line of a file that asks for answers, as they come, none for a blank line: `split_source`."""
+    name = name_of(path)
+    for number, line in enumerate(read_lines(path), start=1):
+        yield split_source(line, units, columns, normal, name=name, number=number)
+
+
+def source_text(units: Sequence[str], of: Units | Subwords) -> str:
+    """The text of a source's units; features, if there are any, stand behind it: SOURCE TAB FEATURES.
+
+    >>> source_text(["\\tV", "\\tPST", "g", "o"], Units("chars"))
+    'go\\tV;PST'
+    """
+    features = ";".join(unit[1:] for unit in units if unit.startswith("\t"))
+    text = of.join(unit for unit in units if not unit.startswith("\t"))
+    return f"{text}\t{features}" if features else text
 
 
 def unseen_notes(pairs: Pairs, source: Vocabulary, target: Vocabulary) -> list[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import islice
 from os import PathLike
 
-from regard.training.data import read_lines
+from regard.training.lines import read_lines
 
 __all__ = ["guess_task"]
 

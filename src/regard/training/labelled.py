@@ -21,7 +21,7 @@ from os import PathLike
 from typing import Literal, NamedTuple
 
 from regard.errors import ArgumentError, DataError
-from regard.training.data import read_lines
+from regard.training.lines import read_lines
 from regard.training.wording import count
 
 __all__ = ["Labelled", "LabelledTexts", "TextUnits", "guess_text_units", "read_labelled", "read_texts", "split_text"]
