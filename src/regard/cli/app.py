@@ -15,6 +15,7 @@ from regard.cli.evaluate import evaluate
 from regard.cli.export import export
 from regard.cli.look import look
 from regard.cli.predict import predict
+from regard.cli.recipes import recipes
 from regard.cli.train import train
 
 __all__ = ["app", "run"]
@@ -51,7 +52,7 @@ class _Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-for command in (train, predict, evaluate, look, export, bench):
+for command in (train, predict, evaluate, look, export, recipes, bench):
     app.command(cls=_Command)(command)
 
 

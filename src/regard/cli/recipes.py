@@ -1,0 +1,131 @@
+"""`regard recipes`: the trainings behind published figures, listed and run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Context, Option
+
+from regard.errors import ArgumentError, DataError, RunError
+
+if TYPE_CHECKING:
+    from regard.training.recipes import Published
+
+
+def recipes(
+    context: Context,
+    name: Annotated[str | None, Argument(metavar="NAME", help="the recipe to run; left out: list all")] = None,
+    data: Annotated[
+        Path | None,
+        Option(metavar="FOLDER", help="where its data files lie, anywhere below, under their names, plain or .gz"),
+    ] = None,
+    out: Annotated[Path | None, Option(metavar="RUN", help="the run directory to make; left out: runs/NAME")] = None,
+) -> None:
+    """List the trainings behind published figures, or run one.
+
+    To run one prints the `regard train` that it stands for. Data that are not published in a format that `regard train`
+    reads are put into one first, in the folder `data` of the run.
+    """
+    from regard.training.recipes import RECIPES
+
+    if name is None:
+        if data is not None or out is not None:
+            context.fail("--data and --out: only with the NAME of a recipe; regard recipes lists them")
+        print(listed(RECIPES))
+        return
+    known = {recipe.name: recipe for recipe in RECIPES}
+    if name not in known:
+        raise ArgumentError(f"expected the name of a recipe, got {name!r}; regard recipes lists them")
+    recipe = known[name]
+    if recipe.train and data is None:
+        wanted = ", ".join(recipe.train + recipe.dev + recipe.test)
+        raise ArgumentError(f"{name} needs data: give --data FOLDER, with {wanted} somewhere below it")
+    arguments = prepared(recipe, data, out or Path("runs") / name)
+    print(shlex.join(["regard", *arguments]), flush=True)
+    from regard.cli.app import run  # which imports this module
+
+    run(arguments)
+
+
+def listed(recipes: tuple[Published, ...]) -> str:
+    """A table for people."""
+    heads = ("name", "task", "data", "measure", "published", "ours")
+    rows = [heads, *((r.name, r.task, r.about, r.metric, r.figure, r.ours or "-") for r in recipes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    names: dict[str, list[str]] = {}
+    for recipe in recipes:
+        names.setdefault(recipe.source, []).append(recipe.name)
+    sources = (f"  {' … '.join(dict.fromkeys((of[0], of[-1])))}: {source}" for source, of in names.items())
+    return "\n".join([*lines, "", "published by:", *sources])
+
+
+def prepared(recipe: Published, data: Path | None, out: Path) -> list[str]:
+    """The arguments of ``regard`` that run a recipe, once its files are found, and put into form where they must be."""
+    arguments = ["train"]
+    found = {} if data is None else _found(data, {*recipe.train, *recipe.dev, *recipe.test})
+    if recipe.layout != "as published" and (out / "config.json").exists():
+        raise RunError(f"{out}: there is a run already; choose another --out, or delete it first")
+    for option, names in (("", recipe.train), ("--dev", recipe.dev), ("--test", recipe.test)):
+        if names:
+            files = [found[name] for name in names]
+            file = files[0]
+            if recipe.layout != "as published":
+                file = out / "data" / f"{option.removeprefix('--') or 'train'}.tsv"
+                _write(file, _labelled(*files) if recipe.layout == "label first" else _paired(*files))
+            arguments += [*filter(None, [option]), str(file)]
+    task = ["--task", recipe.task] if recipe.train else []
+    return [*arguments, *task, *recipe.arguments, "--out", str(out)]
+
+
+def _found(folder: Path, names: set[str]) -> dict[str, Path]:
+    """Where below a folder each file lies, with or without .gz."""
+    if not folder.is_dir():
+        raise ArgumentError(f"--data: expected a folder, {folder} is none")
+    places: dict[str, list[Path]] = {name: [] for name in names}
+    for place, _, files in os.walk(folder):
+        for file in {file.removesuffix(".gz"): file for file in sorted(files, reverse=True)}.values():
+            places.get(file.removesuffix(".gz"), []).append(Path(place, file))
+    for name, paths in sorted(places.items()):
+        if not paths:
+            raise ArgumentError(f"--data: expected {name} or {name}.gz somewhere below {folder}, found neither")
+        if len(paths) > 1:
+            which = " and ".join(str(path) for path in sorted(paths)[:2])
+            raise ArgumentError(f"--data: expected one {name} below {folder}, found {which}; name a folder with one")
+    return {name: paths[0] for name, paths in places.items()}
+
+
+def _labelled(file: Path) -> Iterator[str]:
+    """``text TAB label`` of lines that begin with a label and a space."""
+    from regard.training.lines import read_lines
+
+    for number, line in enumerate(read_lines(file), 1):
+        label, space, text = line.strip().partition(" ")
+        if not space:
+            raise DataError("expected a label, a space and a text; fetch the file again", file=file, line=number)
+        yield f"{text}\t{label}"
+
+
+def _paired(source: Path, target: Path) -> Iterator[str]:
+    """``source TAB target`` of the lines of two parallel files, in lower case."""
+    from regard.training.lines import read_lines
+
+    for number, sides in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
+        if None in sides:
+            ended, other = (source, target) if sides[0] is None else (target, source)
+            raise DataError(f"expected as many lines as in {other}, it ends before", file=ended, line=number)
+        yield "\t".join(" ".join(side.lower().split()) for side in sides)
+
+
+def _write(path: Path, lines: Iterator[str]) -> None:
+    from regard.training.files import write, writing
+
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{line}\n" for line in lines)
+    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))

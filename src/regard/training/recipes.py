@@ -1,0 +1,137 @@
+"""Published figures, and the trainings that stand beside them: what `regard recipes` lists and runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["RECIPES", "Published"]
+
+Layout = Literal["as published", "label first", "parallel, lower case"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """One training, and the figure that others published for the same test set.
+
+    - ``task``: seq2seq, tag or classify; ``about``: the data, for people.
+    - ``metric``, ``figure``, ``source``: what was published, and by whom; ``ours``: what this training gave.
+    - ``train``, ``dev``, ``test``: names of files, without .gz. One each, or source and target that are parallel; none
+      where a part is set apart from the training data, or comes with the package.
+    - ``layout``: how their lines are to be read; ``arguments``: of `regard train`, besides the files.
+    """
+
+    name: str
+    task: Literal["seq2seq", "tag", "classify"]
+    about: str
+    metric: str
+    figure: str
+    source: str
+    train: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    layout: Layout = "as published"
+    arguments: tuple[str, ...] = ()
+    ours: str | None = None
+
+
+_MEDIUM = {  # the files' names: the language, WER of the ensemble and of one Transformer, options of its own
+    "arm_e": ("Armenian", "7.0", "8.9", ()),
+    "bul": ("Bulgarian", "18.3", "20.1", ()),
+    "dut": ("Dutch", "14.7", "16.9", ()),
+    "fre": ("French", "8.5", "10.2", ()),
+    "geo": ("Georgian", "0.0", "0.1", ()),
+    "hbs_latn": ("Serbo-Croatian", "32.1", "47.7", ()),
+    "hun": ("Hungarian", "1.8", "1.9", ()),
+    "jpn_hira": ("Japanese", "5.2", "8.5", ()),
+    "kor": ("Korean", "16.3", "30.2", ("--normalize", "nfd")),
+    "vie_hanoi": ("Vietnamese", "2.5", "6.0", ()),
+}
+_INFLECTED = {"hungarian": ("Hungarian", "99.30"), "maltese": ("Maltese", "88.99")}
+
+_ENGLISH = Published("english", "seq2seq", "English pronunciation, CMU dictionary", "WER", "-", "nobody on this split")
+_PRONOUNCED = tuple(
+    Published(
+        f"g2p-{file[:3]}",
+        "seq2seq",
+        f"{language} pronunciation, SIGMORPHON 2021",
+        "WER",
+        f"{ensemble} / {single}",
+        "ten-model ensemble / one Transformer, Ashby et al. 2021",
+        (f"{file}_train.tsv",),
+        (f"{file}_dev.tsv",),
+        (f"{file}_test.tsv",),
+        arguments=("--minutes", "5", "--layers", "2", *options),
+    )
+    for file, (language, ensemble, single, options) in _MEDIUM.items()
+)
+_INFLECTION = tuple(
+    Published(
+        f"inflect-{file[:3]}",
+        "seq2seq",
+        f"{language} inflection, SIGMORPHON 2016",
+        "exact",
+        figure,
+        "best system, Cotterell et al. 2016",
+        (f"{file}-task1-train",),
+        (f"{file}-task1-dev",),
+        (f"{file}-task1-test",),
+        arguments=("--columns", "source,features,target", "--minutes", "5"),
+    )
+    for file, (language, figure) in _INFLECTED.items()
+)
+_TEXTS = (
+    Published(
+        "tag-ewt",
+        "tag",
+        "English parts of speech, UD EWT",
+        "accuracy",
+        "94.4",
+        "UDPipe 1.2 on gold tokens, without pretrained vectors",
+        ("en_ewt-ud-train.conllu",),
+        ("en_ewt-ud-dev.conllu",),
+        ("en_ewt-ud-test.conllu",),
+        arguments=("--tag", "upos", "--minutes", "10"),
+    ),
+    Published(
+        "trec",
+        "classify",
+        "kinds of questions, TREC",
+        "accuracy",
+        "88.2",
+        "CNN without pretrained vectors, harvardnlp/sent-conv-torch after Kim 2014",
+        ("TREC.train.all",),
+        (),
+        ("TREC.test.all",),
+        layout="label first",
+        arguments=("--minutes", "2"),
+    ),
+    Published(
+        "sst2",
+        "classify",
+        "moods of film reviews, SST-2, whole sentences",
+        "accuracy",
+        "83.5",
+        "the same, trained on phrases too",
+        ("stsa.binary.train",),
+        ("stsa.binary.dev",),
+        ("stsa.binary.test",),
+        layout="label first",
+        arguments=("--minutes", "2"),
+    ),
+    Published(
+        "multi30k-de-en",
+        "seq2seq",
+        "German to English, Multi30k, test 2016",
+        "BLEU",
+        "36.5",
+        "one Transformer, in lower case, with tokens of its own",
+        ("train.de", "train.en"),
+        ("val.de", "val.en"),
+        ("test_2016_flickr.de", "test_2016_flickr.en"),
+        layout="parallel, lower case",
+        arguments=("--model", "transformer", "--units", "subword", "--subwords", "8000", "--shared", "--minutes", "60"),
+    ),
+)
+
+RECIPES: tuple[Published, ...] = (_ENGLISH, *_PRONOUNCED, *_INFLECTION, *_TEXTS)
