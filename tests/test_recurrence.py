@@ -90,10 +90,10 @@ def test_a_decoder_computes_what_its_plain_loop_computes(
     memory = model.encode(source, drawn_lengths(data, batch, keys))
     states, made, last = (x.detach().requires_grad_() for x in (memory.states, memory.keys, memory.last))
     memory = memory._replace(states=states, keys=made, last=last)
-    gates = model.cell.from_input(model.target_embedding(target)).detach().requires_grad_()
-    assert model._fuses(gates)
-    inputs = [gates, states, made, last, *model.parameters()]
-    found, expected = model._fused(gates, memory), model._loop(gates, memory)
+    embedded = model.target_embedding(target).detach().requires_grad_()
+    assert model._fuses(embedded)
+    inputs = [embedded, states, made, last, *model.parameters()]
+    found, expected = model._fused(embedded, memory), model._loop(embedded, memory)
     assert (found[1] is None) == (expected[1] is None) == (not feeding)
     found, expected = ([x for x in pair if x is not None] for pair in (found, expected))
     assert_same(found, expected, dtype)
@@ -105,41 +105,45 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
+def drawn_weights(cell: fused.Cell, entering: int, size: int) -> fused.Weights:
+    wide = cell.gates * size
+    return fused.Weights(drawn(wide, entering), drawn(wide, size), drawn(wide), drawn(wide))
+
+
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("kind", CELLS)
 def test_gradients_of_a_recurrence(kind: str, directions: int) -> None:
     torch.manual_seed(0)
-    cell, rows, steps, size = CELLS[kind], 3, 5, 2
-    wide = cell.gates * size
-    inputs = (
-        drawn(rows, steps, directions * wide),
-        drawn(directions, wide, size),
-        drawn(directions, wide),
-        drawn(cell.parts, directions, rows, size),
-    )
+    cell, rows, steps, entering, size = CELLS[kind], 3, 5, 7, 2
+    weights = (weight for _ in range(directions) for weight in drawn_weights(cell, entering, size))
+    inputs = (drawn(rows, steps, entering), drawn(cell.parts, directions, rows, size))
     lengths = torch.tensor([5, 1, 3])
-    assert torch.autograd.gradcheck(lambda *x: fused.recurrence(cell, *x, lengths), inputs)
+    assert torch.autograd.gradcheck(
+        lambda x, state, *rest: fused.recurrence(cell, x, state, lengths, *rest), (*inputs, *weights)
+    )
 
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("kind", CELLS)
 def test_gradients_of_an_attentive_recurrence(kind: str, steps: int) -> None:
     torch.manual_seed(0)
-    cell, rows, keys, hidden, scored, memory = CELLS[kind], 2, 3, 2, 5, 7
-    wide = cell.gates * hidden
+    cell, rows, keys, entering, hidden, scored, memory = CELLS[kind], 2, 3, 3, 2, 5, 7
     inputs = (
-        drawn(rows, steps, wide),
-        drawn(scored, hidden),
-        drawn(wide, memory),
-        drawn(wide, hidden),
-        drawn(wide),
+        drawn(rows, steps, entering),
         drawn(cell.parts, rows, hidden),
         drawn(rows, keys, scored),
         drawn(rows, keys, memory),
+        drawn(scored, hidden),
+        drawn(cell.gates * hidden, memory),
         drawn(scored),
+        *drawn_weights(cell, entering, hidden),
     )
     masked = Masked(None, None, torch.tensor([[True, True, True], [True, False, False]]), -steps, keys)
-    assert torch.autograd.gradcheck(lambda *x: fused.attentive_recurrence(*x, masked=masked, cell=cell), inputs)
+
+    def function(*x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return fused.attentive_recurrence(cell, masked, x[0], x[1], x[2:4], x[4:7], fused.Weights(*x[7:]))
+
+    assert torch.autograd.gradcheck(function, inputs)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -195,18 +199,18 @@ def test_only_what_is_asked_for_has_a_gradient() -> None:
 def test_transforms_other_types_and_autocast_take_the_plain_loop() -> None:
     model, batch = model_and_batch()
     memory = model.encode(*batch[:2])
-    gates = model.cell.from_input(model.target_embedding(batch[2])).detach()
+    embedded = model.target_embedding(batch[2]).detach()
     model.attention.impl = "reference"
-    assert not model._fuses(gates)
-    plain = torch.func.jacrev(lambda x: model._loop(x, memory)[0].sum())(gates)
+    assert not model._fuses(embedded)
+    plain = torch.func.jacrev(lambda x: model._loop(x, memory)[0].sum())(embedded)
     model.attention.impl = "auto"
-    assert model._fuses(gates)
-    (found,) = torch.autograd.grad(model._fused(gates.requires_grad_(), memory)[0].sum(), gates)
+    assert model._fuses(embedded)
+    (found,) = torch.autograd.grad(model._fused(embedded.requires_grad_(), memory)[0].sum(), embedded)
     torch.testing.assert_close(found, plain)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not fusible(gates)
-    assert not fusible(gates.bfloat16())
+        assert not fusible(embedded)
+    assert not fusible(embedded.bfloat16())
     assert not fusible(torch.zeros((), device="meta"))
     assert torch.func.vmap(lambda x: torch.full_like(x, fusible(x)))(torch.zeros(2)).tolist() == [0, 0]
     with torch.autograd.forward_ad.dual_level():
-        assert not fusible(gates)
+        assert not fusible(embedded)

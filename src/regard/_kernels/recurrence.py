@@ -10,7 +10,7 @@ n) and `torch.nn.LSTM` (i, f, and the two that `Cell` places).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from regard._kernels import cpu, numba_cells
 from regard._kernels import numba_direct as direct
 
-__all__ = ["GRU", "LSTM", "LSTM_OUTPUT_FIRST", "attentive_recurrence", "recurrence"]
+__all__ = ["GRU", "LSTM", "LSTM_OUTPUT_FIRST", "Weights", "attentive_recurrence", "recurrence"]
 
 _TERM = 2.0  # nanoseconds for a feature, about
 _NO_DROP = cpu.dropout(0.0, None)
@@ -41,82 +41,111 @@ LSTM = Cell(numba_cells.lstm, numba_cells.lstm_gradients, 4, 2, (3, 2))  # i f g
 LSTM_OUTPUT_FIRST = Cell(numba_cells.lstm, numba_cells.lstm_gradients, 4, 2, (2, 3))  # i f o g
 
 
-class _Loop:
-    """What the steps of one recurrence work in; ``x`` (B, T, D G H) is theirs to write into."""
+class Weights(NamedTuple):
+    """Those of a direction, as torch's layers order them: (G H, E), (G H, H), (G H,) and (G H,)."""
 
-    def __init__(self, cell: Cell, x: Tensor, state: Tensor, lengths: Tensor) -> None:
-        parts, directions, rows, size = state.shape
-        self.cell, self.x, self.steps, self.lengths = cell, x, x.shape[1], lengths
+    of_input: Tensor
+    of_hidden: Tensor
+    bias: Tensor
+    hidden_bias: Tensor
+
+
+class _Loop:
+    """What the steps of one recurrence work in."""
+
+    def __init__(self, cell: Cell, rows: Tensor, state: Tensor, lengths: Tensor, weights: Sequence[Weights]) -> None:
+        parts, directions, batch, size = state.shape
+        self.cell, self.weights, self.steps, self.lengths = cell, weights, rows.shape[1], lengths
         self.state = state.clone(memory_format=torch.contiguous_format)
-        self.u = x.new_empty(directions, rows, self.steps, cell.gates * size)
-        self.before = x.new_empty(parts, directions, rows, self.steps, size)
-        self.output = x.new_empty(rows, self.steps, directions * size)
+        self.x = rows.new_empty(batch, self.steps, directions * cell.gates * size)
+        self.u = rows.new_empty(directions, batch, self.steps, cell.gates * size)
+        self.before = rows.new_empty(parts, directions, batch, self.steps, size)
+        self.output = rows.new_empty(batch, self.steps, directions * size)
+        for gates, some in zip(_split(self.x, directions), weights, strict=True):
+            torch.addmm(some.bias, rows.flatten(0, 1), some.of_input.t(), out=gates)
         self.work = _TERM * state.numel() * cell.gates
         arrays = (self.x, self.u, self.state, self.before, self.output, lengths)
         self.arrays = tuple(tensor.numpy() for tensor in arrays)
 
-    def step(self, t: int, weights: Tensor, biases: Tensor) -> None:
-        """The t-th step, where x has the rest of the gates."""
-        for d, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            torch.addmm(bias, self.state[0, d], weight.t(), out=self.u[d][:, self.steps - 1 - t if d else t])
+    def step(self, t: int) -> None:
+        """The t-th step, where x has what enters the gates."""
+        for d, some in enumerate(self.weights):
+            u = self.u[d].select(1, self.steps - 1 - t if d else t)
+            torch.addmm(some.hidden_bias, self.state[0, d], some.of_hidden.t(), out=u)
         self.cell.step(self.work, *self.arrays, t, *self.cell.order)
 
 
 class _Pull:
-    """The way back through a recurrence: from the gradients of its output and last state to those before its gates."""
+    """The way back through a recurrence: from the gradients of its output and last state to all others."""
 
-    def __init__(self, cell: Cell, kept: tuple[Tensor, ...], of_output: Tensor, of_state: Tensor) -> None:
+    def __init__(
+        self, cell: Cell, kept: Sequence[Tensor], of_output: Tensor, of_state: Tensor, weights: Sequence[Weights]
+    ) -> None:
         x, u, before, lengths = kept
-        self.cell, self.before, self.steps = cell, before, x.shape[1]
+        self.cell, self.weights, self.before, self.steps = cell, weights, before, x.shape[1]
         self.state = of_state.clone(memory_format=torch.contiguous_format)
         self.x, self.u = torch.empty_like(x), torch.empty_like(u)
         self.work = _TERM * of_state.numel() * cell.gates
         arrays = (x, u, before, of_output.contiguous(), self.state, self.x, self.u, lengths)
         self.arrays = tuple(tensor.numpy() for tensor in arrays)
 
-    def step(self, t: int, weights: Tensor) -> None:
+    def step(self, t: int) -> None:
         """The t-th step, the last one first."""
         self.cell.pull(self.work, *self.arrays, t, *self.cell.order)
-        for d, weight in enumerate(weights):
-            self.state[0, d].addmm_(self.u[d][:, self.steps - 1 - t if d else t], weight)
+        for d, some in enumerate(self.weights):
+            self.state[0, d].addmm_(self.u[d].select(1, self.steps - 1 - t if d else t), some.of_hidden)
 
-    def weights(self) -> tuple[Tensor, Tensor]:
-        """The gradients of weights (D, G H, H) and biases (D, G H)."""
-        u, before = self.u.flatten(1, 2), self.before[0].flatten(1, 2)
-        return torch.stack([a.t() @ b for a, b in zip(u, before, strict=True)]), u.sum(1)
+    def gradients(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Those of the rows, and of the weights of all directions, in their order."""
+        inputs, of_rows, found = rows.flatten(0, 1), torch.zeros_like(rows), []
+        for d, (x, some) in enumerate(zip(_split(self.x, len(self.weights)), self.weights, strict=True)):
+            of_rows.view(inputs.shape).addmm_(x, some.of_input)
+            u, hidden = self.u[d].flatten(0, 1), self.before[0, d].flatten(0, 1)
+            found += [x.t() @ inputs, u.t() @ hidden, x.sum(0), u.sum(0)]
+        return of_rows, found
+
+
+def _split(x: Tensor, directions: int) -> Sequence[Tensor]:
+    """The gates (B T, G H) of each direction."""
+    return x.flatten(0, 1).chunk(directions, 1)
+
+
+def _sets(weights: Sequence[Tensor]) -> list[Weights]:
+    return [Weights(*weights[i : i + 4]) for i in range(0, len(weights), 4)]
 
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weights: Tensor, biases: Tensor, state: Tensor, lengths: Tensor, cell: Cell
+        ctx: Any, cell: Cell, rows: Tensor, state: Tensor, lengths: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        loop = _Loop(cell, x.clone(memory_format=torch.contiguous_format), state, lengths)
+        beyond = torch.arange(rows.shape[1]) >= lengths[:, None]
+        rows = rows.masked_fill(beyond[..., None], 0.0)  # as 0 times NaN would be in the weights' gradients
+        loop = _Loop(cell, rows, state, lengths, _sets(weights))
         for t in range(loop.steps):
-            loop.step(t, weights, biases)
-        ctx.save_for_backward(loop.x, loop.u, loop.before, lengths, weights)
+            loop.step(t)
+        ctx.save_for_backward(rows, loop.x, loop.u, loop.before, lengths, *weights)
         ctx.cell = cell
         return loop.output, loop.state
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_output: Tensor, of_state: Tensor) -> tuple[Tensor | None, ...]:
-        *kept, weights = ctx.saved_tensors
-        pull = _Pull(ctx.cell, tuple(kept), of_output, of_state)
+        rows, *kept = ctx.saved_tensors
+        pull = _Pull(ctx.cell, kept[:4], of_output, of_state, _sets(kept[4:]))
         for t in reversed(range(pull.steps)):
-            pull.step(t, weights)
-        return pull.x, *pull.weights(), pull.state, None, None
+            pull.step(t)
+        of_rows, of_weights = pull.gradients(rows)
+        return None, of_rows, pull.state, None, *of_weights
 
 
-def recurrence(
-    cell: Cell, x: Tensor, weights: Tensor, biases: Tensor, state: Tensor, lengths: Tensor
-) -> tuple[Tensor, Tensor]:
+def recurrence(cell: Cell, rows: Tensor, state: Tensor, lengths: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs (B, T, D H), 0 behind the lengths (B,), and the last state (P, D, B, H), of a state before all steps.
 
-    ``x`` (B, T, D G H) is the input's share of the gates; weights (D, G H, H) and biases (D, G H) make the rest of the
-    hidden state. The second direction runs from each row's end to its beginning.
+    Rows are (B, T, E); for each direction there are four weights, see `Weights`. The second direction runs from each
+    row's end to its beginning. What lies behind the lengths has no influence.
     """
-    return _Recurrence.apply(x, weights, biases, state, lengths, cell)  # type: ignore[no-any-return, no-untyped-call]
+    return _Recurrence.apply(cell, rows, state, lengths, *weights)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Attention:
@@ -147,74 +176,64 @@ class _Attention:
 class _AttentiveRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        of_query: Tensor,
-        of_context: Tensor,
-        of_hidden: Tensor,
-        bias: Tensor,
-        state: Tensor,
-        key: Tensor,
-        value: Tensor,
-        score: Tensor,
-        masked: cpu.Masked,
-        cell: Cell,
+        ctx: Any, cell: Cell, masked: cpu.Masked, rows: Tensor, state: Tensor, key: Tensor, value: Tensor, *rest: Tensor
     ) -> tuple[Tensor, Tensor]:
-        rows, steps, _ = x.shape
-        lengths = torch.full((rows,), steps)
-        loop = _Loop(cell, x.clone(memory_format=torch.contiguous_format), state[:, None], lengths)
-        key, value = key.contiguous(), value.contiguous()
-        query, context = x.new_empty(rows, steps, len(of_query)), x.new_empty(rows, steps, value.shape[2])
-        weights = x.new_empty(steps, rows * key.shape[1])
+        (batch, steps, _), (of_query, of_context, score, *weights) = rows.shape, rest
+        rows, key, value = rows.contiguous(), key.contiguous(), value.contiguous()
+        lengths = torch.full((batch,), steps)
+        loop = _Loop(cell, rows, state[:, None], lengths, _sets(weights))
+        query, context = (rows.new_empty(batch, steps, size) for size in (len(of_query), value.shape[2]))
+        scored = rows.new_empty(steps, batch * key.shape[1])
         attention = _Attention(query, key, value, score, masked)
         for t in range(steps):
-            torch.mm(loop.state[0, 0], of_query.t(), out=query[:, t])
-            attention.step(t, weights.numpy(), context.numpy())
-            loop.x[:, t].addmm_(context[:, t], of_context.t())
-            loop.step(t, of_hidden[None], bias[None])
+            torch.mm(loop.state[0, 0], of_query.t(), out=query.select(1, t))
+            attention.step(t, scored.numpy(), context.numpy())
+            loop.x.select(1, t).addmm_(context.select(1, t), of_context.t())
+            loop.step(t)
         kept = (loop.x, loop.u, loop.before, lengths)
-        ctx.save_for_backward(*kept, query, key, value, score, weights, context, of_query, of_context, of_hidden)
+        ctx.save_for_backward(rows, query, key, value, context, scored, *kept, *rest)
         ctx.masked, ctx.cell = masked, cell
         return loop.output, context
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_output: Tensor, of_contexts: Tensor) -> tuple[Tensor | None, ...]:
-        *kept, query, key, value, score, weights, context, of_query, of_context, of_hidden = ctx.saved_tensors
-        parts, _, rows, steps, size = kept[2].shape
-        pull = _Pull(ctx.cell, tuple(kept), of_output, of_output.new_zeros(parts, 1, rows, size))
+        rows, query, key, value, context, scored, *kept = ctx.saved_tensors
+        of_query, of_context, score, *weights = kept[4:]
+        parts, _, batch, steps, size = kept[2].shape
+        pull = _Pull(ctx.cell, kept[:4], of_output, of_output.new_zeros(parts, 1, batch, size), _sets(weights))
         attention = _Attention(query, key, value, score, ctx.masked)
         of_contexts = of_contexts.clone(memory_format=torch.contiguous_format)
         found = [torch.zeros_like(tensor) for tensor in (query, key, value)]
-        found.append(score.new_zeros(rows, len(score)))
-        arrays, pulls = tuple(tensor.numpy() for tensor in found), weights.new_empty(weights.shape[1]).numpy()
+        found.append(score.new_zeros(batch, len(score)))
+        arrays, pulls = tuple(tensor.numpy() for tensor in found), scored.new_empty(scored.shape[1]).numpy()
         for t in reversed(range(steps)):
-            pull.step(t, of_hidden[None])
-            of_contexts[:, t].addmm_(pull.x[:, t], of_context)
-            attention.pull(t, weights.numpy(), of_contexts.numpy(), pulls, arrays)
-            pull.state[0, 0].addmm_(found[0][:, t], of_query)
-        hidden, of_x = pull.before[0, 0].flatten(0, 1), pull.x.flatten(0, 1)
-        to_weights, to_bias = pull.weights()
-        return (
-            pull.x,
-            found[0].flatten(0, 1).t() @ hidden,
-            of_x.t() @ context.flatten(0, 1),
-            to_weights[0],
-            to_bias[0],
-            pull.state[:, 0],
-            found[1],
-            found[2],
-            found[3].sum(0),
-            None,
-            None,
-        )
+            pull.step(t)
+            of_contexts.select(1, t).addmm_(pull.x.select(1, t), of_context)
+            attention.pull(t, scored.numpy(), of_contexts.numpy(), pulls, arrays)
+            pull.state[0, 0].addmm_(found[0].select(1, t), of_query)
+        of_rows, of_weights = pull.gradients(rows)
+        to_query = found[0].flatten(0, 1).t() @ pull.before[0, 0].flatten(0, 1)
+        to_context = pull.x.flatten(0, 1).t() @ context.flatten(0, 1)
+        of_rest = (to_query, to_context, found[3].sum(0), *of_weights)
+        return None, None, of_rows, pull.state[:, 0], found[1], found[2], *of_rest
 
 
-def attentive_recurrence(*inputs: Tensor, masked: cpu.Masked, cell: Cell) -> tuple[Tensor, Tensor]:
+def attentive_recurrence(
+    cell: Cell,
+    masked: cpu.Masked,
+    rows: Tensor,
+    state: Tensor,
+    memory: tuple[Tensor, Tensor],
+    attention: tuple[Tensor, Tensor, Tensor],
+    weights: Weights,
+) -> tuple[Tensor, Tensor]:
     """Hidden states (B, T, H) and contexts (B, T, M) of a decoder whose context enters its gates.
 
-    c_t = Σ_j softmax_j(wᵀ tanh(W_q s_{t−1} + k_j)) h_j,  gates_t = x_t + W_c c_t and U s_{t−1} + b. The inputs: x (B,
-    T, G H), W_q (A, H), W_c (G H, M), U (G H, H), b (G H,), s_0 (P, B, H), keys k (B, Tk, A), memory h (B, Tk, M), w
-    (A,).
+    c_t = Σ_j softmax_j(wᵀ tanh(W_q s_{t−1} + k_j)) h_j;  the gates get W_c c_t beside what rows (B, T, E) and states
+    bring. ``state`` is s_0 (P, B, H), ``memory`` the keys k (B, Tk, A) and states h (B, Tk, M), ``attention`` W_q (A,
+    H), W_c (G H, M) and w (A,).
     """
-    return _AttentiveRecurrence.apply(*inputs, masked, cell)  # type: ignore[no-any-return, no-untyped-call]
+    return _AttentiveRecurrence.apply(  # type: ignore[no-any-return, no-untyped-call]
+        cell, masked, rows, state, *memory, *attention, *weights
+    )

@@ -55,16 +55,12 @@ def read(
     from regard._kernels.recurrence import GRU, LSTM, recurrence
 
     cell, last = GRU if isinstance(layers, nn.GRU) else LSTM, []
-    beyond = torch.arange(rows.shape[1], device=rows.device) >= lengths[:, None]
-    rows = rows.masked_fill(beyond[..., None], 0.0)
     dropout = Dropout(layers.dropout).train(layers.training)
     for layer in range(layers.num_layers):
         if layer:
             rows = dropout(rows)
-        both = zip(*layers.all_weights[2 * layer : 2 * layer + 2], strict=True)
-        of_input, of_hidden, bias, hidden_bias = (tuple(pair) for pair in both)
-        gates = nn.functional.linear(rows, torch.cat(of_input), torch.cat(bias))
+        weights = (weight for direction in layers.all_weights[2 * layer : 2 * layer + 2] for weight in direction)
         state = rows.new_zeros(cell.parts, 2, len(rows), layers.hidden_size)
-        rows, state = recurrence(cell, gates, torch.stack(of_hidden), torch.stack(hidden_bias), state, lengths)
+        rows, state = recurrence(cell, rows, state, lengths, *weights)
         last.append(state[0])
     return rows, torch.cat(last)

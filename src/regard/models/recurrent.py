@@ -152,58 +152,54 @@ class RecurrentSeq2Seq(Pretrained):
         """Logits of each next symbol, given the true ones before it: ``target`` begins with BOS (teacher forcing)."""
         memory = self.encode(source, lengths)
         embedded = self.dropout(self.target_embedding(target))
-        gates = self.cell.from_input(embedded)
-        hidden, context = self._fused(gates, memory) if self._fuses(gates) else self._loop(gates, memory)
+        hidden, context = (self._fused if self._fuses(embedded) else self._loop)(embedded, memory)
         return self._read(hidden, self._attend(hidden, memory)[0] if context is None else context, embedded)
 
     def _loop(
-        self, gates: Float[Tensor, "B T GH"], memory: Memory
+        self, embedded: Float[Tensor, "B T E"], memory: Memory
     ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T H"] | None]:
         """Hidden states of all steps, and contexts where they enter the gates."""
         state, hiddens, contexts = self.start(memory), [], []
         # split, not indexing: the backward of a selected step would fill a tensor of all steps with zeros, every step
-        for gate in torch.split(gates, 1, 1):
+        for gates in self.cell.from_input(embedded).split(1, 1):
             if self.config.input_feeding:
                 context, _ = self._attend(state[0], memory)
                 contexts.append(context)
-                gate = gate + self.cell.from_context(context)
-            state = self.cell(gate, state)
+                gates = gates + self.cell.from_context(context)
+            state = self.cell(gates, state)
             hiddens.append(state[0])
         return torch.cat(hiddens, 1), torch.cat(contexts, 1) if contexts else None
 
-    def _fuses(self, gates: Float[Tensor, "B T GH"]) -> bool:
+    def _fuses(self, embedded: Float[Tensor, "B T E"]) -> bool:
         """Whether the loop may run as one operation: with contexts in the gates it can have additive scores alone."""
-        attention = self.attention
-        named = attention is not None and attention.impl not in ("auto", "cpu")
-        additive = isinstance(attention, BahdanauAttention)
-        return fusible(gates) and not named and (additive or not self.config.input_feeding)
+        named = self.attention is not None and self.attention.impl not in ("auto", "cpu")
+        additive = isinstance(self.attention, BahdanauAttention)
+        return fusible(embedded) and not named and (additive or not self.config.input_feeding)
 
     def _fused(
-        self, gates: Float[Tensor, "B T GH"], memory: Memory
+        self, embedded: Float[Tensor, "B T E"], memory: Memory
     ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T H"] | None]:
         """What `_loop` gives, with the gradients of all steps written out."""
         from regard._kernels import recurrence as fused
         from regard._kernels.cpu import Masked
 
-        state, of_hidden = torch.stack(self.start(memory)).transpose(1, 2), self.cell.from_hidden
         cell = fused.GRU if self.config.cell == "gru" else fused.LSTM_OUTPUT_FIRST
-        if not isinstance(self.attention, BahdanauAttention) or memory.keys is None or not self.config.input_feeding:
-            ends = torch.full((len(gates),), gates.shape[1])
-            weight, bias = of_hidden.weight[None], of_hidden.bias[None]
-            return fused.recurrence(cell, gates, weight, bias, state, ends)[0], None
-        low, high, keep, table = memory.mask.parts((len(gates), 1, gates.shape[1], memory.keys.shape[1]), gates.device)
+        state, attention = torch.stack(self.start(memory)).squeeze(2), self.attention
+        of_input, of_hidden = self.cell.from_input, self.cell.from_hidden
+        weights = fused.Weights(of_input.weight, of_hidden.weight, of_input.bias, of_hidden.bias)
+        if not self.config.input_feeding or not isinstance(attention, BahdanauAttention) or memory.keys is None:
+            ends = torch.full((len(embedded),), embedded.shape[1])
+            return fused.recurrence(cell, embedded, state[:, None], ends, *weights)[0], None
+        shape = len(embedded), 1, embedded.shape[1], memory.keys.shape[1]
+        low, high, keep, table = memory.mask.parts(shape, embedded.device)
         return fused.attentive_recurrence(
-            gates,
-            self.attention.W_q.weight,
-            self.cell.from_context.weight,
-            of_hidden.weight,
-            of_hidden.bias,
-            state[:, 0],
-            memory.keys,
-            memory.states,
-            self.attention.w,
-            masked=Masked(None, table, keep, low, high),
-            cell=cell,
+            cell,
+            Masked(None, table, keep, low, high),
+            embedded,
+            state,
+            (memory.keys, memory.states),
+            (attention.W_q.weight, self.cell.from_context.weight, attention.w),
+            weights,
         )
 
     def step(
