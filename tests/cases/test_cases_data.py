@@ -13,7 +13,7 @@ import pytest
 from regard.errors import DataError
 from regard.models.symbols import UNK
 from regard.training.batches import encode
-from regard.training.data import Example, Pairs, Units, read_pairs, unseen_notes
+from regard.training.data import Example, Pairs, Units, read_pairs, read_sources, unseen_notes
 from regard.training.metrics import score_units
 from regard.training.vocabulary import Vocabulary
 
@@ -36,9 +36,23 @@ print(json.dumps([pairs.notes, dev.examples, letters.to_json(), phones.to_json()
 """
 
 
-def derived(path: Path, **environment: str) -> list[object]:
+# The same of columns with features, in a normal form and in subwords, and of lines that ask for answers.
+DERIVED_WITH_FEATURES = """
+import json, sys
+from regard.training.data import cut, learn_units, read_sources, vocabularies
+from regard.training.texts import read_texts
+texts = read_texts(sys.argv[1], normal="nfd")
+units = learn_units(texts, "subword", "subword", size=60, shared=True)
+pairs = cut(texts, *units)
+sources = list(read_sources(sys.argv[2], units[0], pairs.columns, "nfd"))
+files = [units[0].to_json(), *(vocabulary.to_json() for vocabulary in vocabularies(pairs, shared=True))]
+print(json.dumps([pairs.columns, pairs.examples, sources, files]))
+"""
+
+
+def derived(*paths: Path, code: str = DERIVED, **environment: str) -> list[object]:
     child = subprocess.run(
-        [sys.executable, "-c", DERIVED, str(path)],
+        [sys.executable, "-c", code, *map(str, paths)],
         env={**os.environ, **environment},
         capture_output=True,
         timeout=120,
@@ -68,6 +82,38 @@ def test_x2_a_cp1252_byte_is_placed_and_the_remedy_named(tmp_path: Path) -> None
         subprocess.run(["iconv", "-f", "CP1252", "-t", "UTF-8", path], capture_output=True, check=True).stdout
     )
     assert read_pairs(repaired, CHARS, CHARS).examples[1].source == tuple("café")
+
+
+def test_x2_features_and_subwords_are_the_same_from_windows_and_in_any_locale(tmp_path: Path) -> None:
+    rows = [f"slová{n}é한\tpos={'NV'[n % 2]};num={n % 3}\tsl{n}ové ə.\n" for n in range(40)]
+    asked = [row.rsplit("\t", 1)[0] + "\n" for row in rows[:3]]
+    for name, encoding, end in (("plain", "utf-8", "\n"), ("windows", "utf-8-sig", "\r\n")):
+        for kind, lines in (("rows", rows), ("asked", asked)):
+            (tmp_path / f"{name}.{kind}").write_bytes("".join(lines).replace("\n", end).encode(encoding))
+    with_c, with_utf8 = (
+        derived(tmp_path / f"{name}.rows", tmp_path / f"{name}.asked", code=DERIVED_WITH_FEATURES, **environment)
+        for name, environment in (
+            ("windows", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONHASHSEED": "1"}),
+            ("plain", {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "20"}),
+        )
+    )
+    assert with_c == with_utf8
+    columns, examples, sources, _ = with_c
+    assert columns == ["source", "features", "target"]
+    assert sources == [source for source, _ in examples[:3]]
+    assert not {"\ufeff", "\r"} & set(json.dumps(with_c, ensure_ascii=False))
+
+
+@pytest.mark.parametrize("normal", ["none", "nfd"])
+def test_x2_a_cp1252_byte_is_placed_in_columns_and_in_lines_that_ask(tmp_path: Path, normal: str) -> None:
+    path = tmp_path / "latin.tsv"
+    path.write_bytes("a\tN;PL\tb\ncafé\tN;PL\tK\n".encode("cp1252"))
+    where = r"latin.tsv:2: .*byte 0xe9 at offset 3 of the line.*iconv -f CP1252 -t UTF-8"
+    with pytest.raises(DataError, match=where):
+        read_pairs(path, CHARS, CHARS, columns=("source", "features", "target"), normal=normal)
+    path.write_bytes("a\tN;PL\ncafé\tN;PL\n".encode("cp1252"))
+    with pytest.raises(DataError, match=where):
+        list(read_sources(path, CHARS, ("source", "features", "target"), normal))
 
 
 def test_x4_a_label_seen_only_in_dev_counts_as_an_error_with_one_warning() -> None:
