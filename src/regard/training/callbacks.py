@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard.training import processes
 from regard.training.files import write, writing
 from regard.training.metrics import Scores
 
@@ -61,7 +62,10 @@ class Pace(Callback):
 
 
 class Stop(Callback):
-    """Ends training after the update under way once a signal has asked for it."""
+    """Ends training after the update under way once a signal has asked for it, or another callback has.
+
+    It comes after these: of several processes, all end when one has a reason to.
+    """
 
     signal: int | None = None
 
@@ -70,7 +74,9 @@ class Stop(Callback):
         self._listen()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        trainer.should_stop |= self.signal is not None
+        number, should_stop = processes.largest(self.signal or 0, trainer.should_stop)
+        self.signal = int(number) or None
+        trainer.should_stop = bool(should_stop or number)
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
@@ -96,7 +102,7 @@ class Stop(Callback):
 class Best(Callback):
     """Scores the averaged weights on the dev set now and then, keeps the best, and stops when nothing gets better.
 
-    The better of two models has the higher ``rank`` of its scores.
+    The better of two models has the higher ``rank`` of its scores. Of several processes the first does all this.
     """
 
     def __init__(
@@ -122,13 +128,14 @@ class Best(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._epoch = trainer.current_epoch + 1
-        self._loss += 0.02 * (float(outputs["loss"]) - self._loss) if self._loss else float(outputs["loss"])
+        self._loss += 0.02 * (outputs["mean"] - self._loss) if self._loss else outputs["mean"]
         self._tokens += outputs["targets"]
-        if self._pace.progress() * self._evaluations >= self._due and not trainer.should_stop:
+        ends = trainer.should_stop or self._stop.signal is not None
+        if trainer.is_global_zero and self._pace.progress() * self._evaluations >= self._due and not ends:
             self.measure(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._tokens and (self.scores is None or self._stop.signal is None):
+        if trainer.is_global_zero and self._tokens and (self.scores is None or self._stop.signal is None):
             self.measure(trainer)
 
     def measure(self, trainer: Trainer) -> None:
@@ -194,14 +201,18 @@ class Resume(Callback):
             self._generator = None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            return
+        if trainer.is_global_zero:
             write(self._path, trainer.save_checkpoint)
+        else:  # it adds what is its own, and writes nothing
+            trainer.save_checkpoint(self._path)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"generator": torch.get_rng_state()}
+        return {"generators": processes.gathered(torch.get_rng_state())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._generator = state_dict["generator"]
+        self._generator = state_dict["generators"][processes.rank()]
 
 
 class Bar(Callback):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from regard.errors import ArgumentError, RegardError
+from regard.training import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ class Training(LightningModule):
         self.model = run.model
         self.recipe = recipe
         self.progress = progress
-        self.average = AveragedModel(run.model, multi_avg_fn=self._average)
+        self.average = AveragedModel(run.model, multi_avg_fn=self._average).requires_grad_(False)
 
     def _average(self, average: Sequence[Tensor], current: Sequence[Tensor], updates: Tensor | int) -> None:
         # Few updates in, the average of all weights so far is better than one that remembers the start
@@ -92,19 +93,26 @@ class Training(LightningModule):
         torch._foreach_lerp_(list(average), list(current), 1 - decay)
 
     def training_step(self, batch: Any, _: int) -> dict[str, Any]:
-        """The loss of a batch, if it is a number, and how many targets it has."""
-        total, targets = self.run.loss(batch, self.recipe.label_smoothing)
-        loss = total / targets
-        if not math.isfinite(loss.item()):
-            raise RegardError(
-                f"the loss became {loss.item()} at update {self.global_step}; lower --lr, or raise --warmup"
-            )
-        return {"loss": loss, "targets": targets}
+        """The loss of a batch, if it is a number, its mean over the targets, and how many targets there are.
+
+        Of several processes each has its share of the batch, and ``loss`` is such that the mean of their gradients,
+        which they go on with, is the gradient of the mean over all targets. Mean and targets are those of all.
+        """
+        if batch:
+            summed, targets = self.run.loss(batch, self.recipe.label_smoothing)
+        else:  # the batch has fewer examples than there are processes
+            summed, targets = sum((0 * p.sum() for p in self.model.parameters()), torch.zeros(())), 0
+        whole, everything = processes.total(summed.item(), targets)
+        if not math.isfinite(whole):
+            raise RegardError(f"the loss became {whole} at update {self.global_step}; lower --lr, or raise --warmup")
+        loss = summed / (everything / processes.count())
+        return {"loss": loss, "mean": whole / everything, "targets": int(everything)}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Set the learning rate."""
+        """Set the learning rate; where clocks decide on it, all processes take the same."""
+        (agreed,) = processes.largest(rate(self.global_step, self.progress(), self.recipe))
         for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = rate(self.global_step, self.progress(), self.recipe)
+            group["lr"] = agreed
 
     def optimizer_step(self, *step: Any) -> None:
         """Update the weights, and take them into the average before any callback scores it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import pickle
 import warnings
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from regard.errors import RunError
+from regard.training import processes
 from regard.training.batches import TokenBudgetSampler
 from regard.training.callbacks import Bar, Best, Pace, Resume, Stop
 from regard.training.metrics import Scores
@@ -58,9 +60,13 @@ def fit(
     The first SIGINT or SIGTERM ends training after the update under way. With ``resume`` training goes on from the
     last whole epoch, bit for bit as if it had never stopped (on the CPU, with the same number of threads; with
     ``epochs``, as minutes differ).
+
+    Several processes that have `joined` train one model together: each sees its share of every batch, and they go on
+    with the gradient of the whole. The first one scores, says and writes; all must see ``directory``.
     """
     encoded = run.encode(train)
-    sampler = TokenBudgetSampler(*run.lengths(encoded), tokens=recipe.batch_tokens, seed=recipe.seed)
+    share = processes.rank(), processes.count()
+    sampler = TokenBudgetSampler(*run.lengths(encoded), tokens=recipe.batch_tokens, seed=recipe.seed, share=share)
     pace = Pace(recipe.minutes, (recipe.epochs or 0) * len(sampler))
     run.model.train()  # an opened run predicts, without dropout
     module = Training(run, recipe, pace.progress)
@@ -78,20 +84,25 @@ def fit(
         say=console.print,
     )
     state = directory / "resume.ckpt"
-    callbacks = [pace, stop, best, Resume(state), *([Bar(console, pace, best)] if console.is_terminal else [])]
+    callbacks = [pace, best, stop, Resume(state)]
+    if console.is_terminal and processes.rank() == 0:
+        callbacks.append(Bar(console, pace, best))
     if resume:
         _check(state)
     loader = _loader(run, encoded, sampler)
     with stop.on_signals(), warnings.catch_warnings():
         _warm_up(module, run.collate(encoded[:2]))
+        if share != (0, 1):  # or all would drop the same units
+            torch.manual_seed(recipe.seed + share[0])
         _trainer(recipe, callbacks).fit(module, loader, ckpt_path=state if resume else None)
-    if best.scores is None:
+    scores = processes.from_first(lambda: best.scores)
+    if scores is None:
         raise RunError(f"{directory}: training was stopped before its first update; nothing was learned")
     if stop.signal is None:
         state.unlink(missing_ok=True)
     run.load_weights(directory)
     run.model.eval()
-    return Outcome(best.scores, pace.seconds, stop.signal)
+    return Outcome(scores, pace.seconds, stop.signal)
 
 
 def fingerprint(examples: Sequence[Any]) -> str:
@@ -118,8 +129,12 @@ def _check(state: Path) -> None:
 
 def _loader(run: Run, encoded: list[Any], sampler: TokenBudgetSampler) -> DataLoader[Any]:
     data = cast("Dataset[Any]", encoded)  # a list has all that a map-style data set needs
+
+    def collate(examples: Sequence[Any]) -> Any:
+        return run.collate(examples) if examples else ()
+
     # A generator of its own: the loader draws a seed each epoch, which must not disturb dropout's numbers
-    return DataLoader(data, batch_sampler=sampler, collate_fn=run.collate, generator=torch.Generator())
+    return DataLoader(data, batch_sampler=sampler, collate_fn=collate, generator=torch.Generator())
 
 
 def _trainer(recipe: Recipe, callbacks: list[Any]) -> Trainer:
@@ -127,11 +142,16 @@ def _trainer(recipe: Recipe, callbacks: list[Any]) -> Trainer:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*`val_dataloader`.*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+    count = processes.count()
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if count > 1 else 1
     return Trainer(
+        strategy="ddp" if count > 1 else "auto",
+        devices=here,
+        num_nodes=count // here,
+        use_distributed_sampler=False,  # each process's sampler gives its own share
         max_epochs=recipe.epochs or -1,
         gradient_clip_val=recipe.clip,
         callbacks=callbacks,
-        devices=1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
