@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
-__all__ = ["Panel", "draw", "flow", "label_scale", "page", "plain", "small"]
+__all__ = ["Panel", "draw", "flow", "label_scale", "page", "plain", "scale_end", "small", "text_width"]
 
 DPI = 150
 POINTS = 72  # an inch
@@ -88,7 +88,7 @@ class Panel:
 
     def widest(self, labels: Sequence[str], font: float) -> float:
         """The points that the widest label takes, with its distance to the next."""
-        return max(_width(label, self.fonts) for label in labels) * font + PAD
+        return max(text_width(label, self.fonts) for label in labels) * font + PAD
 
     @property
     def size(self) -> tuple[float, float]:
@@ -112,11 +112,11 @@ class Panel:
     @property
     def width(self) -> float:
         """The inches from the labels' left to the end of the map, or of the title where that is longer."""
-        return self.left + max(self.size[0], _width(self.title, self.fonts) * TITLE_FONT / POINTS)
+        return self.left + max(self.size[0], text_width(self.title, self.fonts) * TITLE_FONT / POINTS)
 
 
 @lru_cache(maxsize=4096)
-def _width(text: str, fonts: tuple[str, ...]) -> float:
+def text_width(text: str, fonts: tuple[str, ...]) -> float:
     """The width of a text in font sizes."""
     figure = Figure(dpi=POINTS)
     return figure.text(0, 0, text, fontsize=100, family=list(fonts), parse_math=False).get_window_extent().width / 100
@@ -164,8 +164,11 @@ def page(lines: Sequence[Sequence[Panel]]) -> Figure:
 
 
 def _scale(panels: Sequence[Panel]) -> float:
+    return scale_end(max(float(np.nanmax(panel.weights, initial=0.0)) for panel in panels))
+
+
+def scale_end(largest: float) -> float:
     """The weight drawn darkest: 1, or the largest there is where that is under one half."""
-    largest = max(float(np.nanmax(panel.weights, initial=0.0)) for panel in panels)
     return 1.0 if largest >= 0.5 or largest == 0 else largest
 
 
