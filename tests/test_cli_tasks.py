@@ -189,3 +189,49 @@ def test_standard_input_is_left_unread(stdin: Callable[[bytes], None]) -> None:
 def test_columns_say_which_task_it_is(tmp_path: Path) -> None:
     assert guess_task(tmp_path / "none", "text,label")[0] == "classify"
     assert guess_task(tmp_path / "none", "source,target")[0] == "seq2seq"
+
+
+SMALL = ["--embed-dim", "16", "--hidden-dim", "32", "--warmup", "10", "--lr", "0.02", "--dropout", "0"]
+
+
+def test_subwords_from_training_to_export(tmp_path: Path, regard: Command) -> None:
+    texts = ["der Hund läuft, schnell!", "die Katze läuft.", "der Hund schläft.", "die Katze schläft, gut."] * 3
+    data = tmp_path / "pairs.tsv"
+    data.write_text("".join(f"{text}\t{text.upper()}\n" for text in texts), encoding="utf-8")
+    run = tmp_path / "run"
+    options = ["--units", "subword", "--subwords", "60", "--shared", "--model", "transformer", "--layers", "1"]
+    sizes = ["--dim", "32", "--heads", "2", "--feedforward", "32", "--epochs", "150", "--lr", "0.01", "--warmup", "10"]
+    ended = regard("train", data, "--dev", data, "--out", run, *options, *sizes, "--dropout", "0")
+    assert ended.code == 0, ended
+    assert "dev BLEU" in ended.out
+    (tmp_path / "new.txt").write_text("die Katze läuft.\ndie 猫.\n", encoding="utf-8")
+    found = regard("predict", run, tmp_path / "new.txt")
+    assert found.out.splitlines()[0] == "DIE KATZE LÄUFT."
+    assert "unit in 1 line that training never saw" in found.err
+    scores = json.loads(regard("evaluate", run, data, "--json").out)
+    assert scores["bleu"] > 90
+    assert "version:" in scores["signature"]
+    assert regard("look", run, "der Hund läuft.").code == 0
+    assert regard("export", run).code == 0
+    assert {"source.tokenizer.json", "target.tokenizer.json"} <= {path.name for path in (run / "onnx").iterdir()}
+
+
+def test_inflection_with_decomposed_letters(tmp_path: Path, regard: Command) -> None:
+    forms = [("Haus", "Häuser"), ("Maus", "Mäuse"), ("Baum", "Bäume")]
+    rows = [row for lemma, plural in forms for row in ((lemma, "N;SG", lemma), (lemma, "N;PL", plural))]
+    data, run = tmp_path / "forms.tsv", tmp_path / "run"
+    data.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    ended = regard("train", data, "--dev", data, "--normalize", "nfd", "--out", run, "--epochs", "60", *SMALL)
+    assert ended.code == 0, ended
+    assert "columns source, features, target" in ended.out
+    (tmp_path / "new.tsv").write_text("Baum\tN;PL\n\nHaus\tN;SG\n", encoding="utf-8")
+    assert regard("predict", run, tmp_path / "new.tsv").out == "Bäume\n\nHaus\n"
+    answer = json.loads(regard("predict", run, tmp_path / "new.tsv", "--json").out.splitlines()[0])
+    assert answer["source"] == "Baum\tN;PL"
+    assert json.loads(regard("evaluate", run, data, "--json").out)["exact"] == 1.0
+    assert regard("look", run, "Baum\tN;PL").out.startswith("Baum\tN;PL\tBäume\n")
+    (tmp_path / "bad.tsv").write_text("Baum\tN;PL\nBaum\n", encoding="utf-8")
+    error = regard("predict", run, tmp_path / "bad.tsv").error
+    assert error.startswith(f"{tmp_path / 'bad.tsv'}:2: expected SOURCE TAB FEATURES")
+    resumed = regard("train", data, "--columns", "source,features,form", "--out", tmp_path / "no")
+    assert "columns: expected source and target once each" in resumed.error

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from regard.look.plots import Alignment
+from regard.training.data import source_text
 
 if TYPE_CHECKING:
     from regard.training.seq2seq import Answer, Prediction, Seq2SeqRun
@@ -22,8 +23,8 @@ def pictures(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[Alignment]:
         Alignment(
             prediction.weights if prediction.weights.dim() == 2 else prediction.weights.mean((0, 1)),
             _rows(prediction),
-            answer.units,
-            run.source_units.join(answer.units),
+            _columns(answer),
+            _title(run, answer),
         )
         for answer in answers
         for prediction in answer.predictions
@@ -39,8 +40,8 @@ def grids(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[list[Alignment]]:
             Alignment(
                 weights,
                 _rows(prediction),
-                answer.units,
-                f"{run.source_units.join(answer.units)}: " * (len(answers) > 1) + f"layer {layer}, head {head}",
+                _columns(answer),
+                f"{_title(run, answer)}: " * (len(answers) > 1) + f"layer {layer}, head {head}",
             )
             for head, weights in enumerate(heads, 1)
         ]
@@ -53,3 +54,12 @@ def grids(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[list[Alignment]]:
 
 def _rows(prediction: Prediction) -> list[str]:
     return [*prediction.units, *(["<eos>"] if prediction.finished else [])]
+
+
+def _columns(answer: Answer) -> list[str]:
+    """The units of a source; those of features begin with a TAB that is not to be seen."""
+    return [unit.removeprefix("\t") for unit in answer.units]
+
+
+def _title(run: Seq2SeqRun, answer: Answer) -> str:
+    return source_text(answer.units, run.source_units).replace("\t", "  ")

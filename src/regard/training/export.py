@@ -5,6 +5,7 @@ decoder.onnx              makes one step of the decoder
 config.json               sizes, units, and how long sources and answers may be
 source.vocabulary.json    the units of each side; unit i has id i + 4
 target.vocabulary.json
+source.tokenizer.json     where units are subwords, what cuts a text into them
 README.md                 what goes in and comes out, and an example
 """
 
@@ -14,18 +15,19 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from regard import __version__
 from regard.errors import RunError
 from regard.models.export import Graph, dtype_of, graphs, largest_error, write_graph
+from regard.training.data import Units
 from regard.training.files import writing
 from regard.training.seq2seq import Seq2SeqRun
 
 __all__ = ["FILES", "TOLERANCE", "Exported", "export_run"]
 
 FILES = ("encoder.onnx", "decoder.onnx", "config.json", "source.vocabulary.json", "target.vocabulary.json", "README.md")
+_SOMETIMES = ("source.tokenizer.json", "target.tokenizer.json")
 TOLERANCE = 1e-4
 
 
@@ -67,7 +69,7 @@ def _check_free(folder: Path) -> None:
     if folder.samefile(os.curdir):
         raise RunError(f"{folder}: this folder is replaced as a whole, so you cannot be in it; choose another --out")
     there = {path.name for path in folder.iterdir()}
-    others = sorted(there - set(FILES)) or sorted(there if there and "encoder.onnx" not in there else ())
+    others = sorted(there - {*FILES, *_SOMETIMES}) or sorted(there if there and "encoder.onnx" not in there else ())
     if others:
         raise RunError(f"{folder}: the folder holds other files ({others[0]}, ...); choose another --out")
 
@@ -97,9 +99,9 @@ def _fill(folder: Path, run: Seq2SeqRun) -> Exported:
             "written: this is a fault of ours or of onnxruntime"
         )
     texts = {
-        "config.json": json.dumps(_config(run), indent=2) + "\n",
-        "source.vocabulary.json": run.source.to_json(),
-        "target.vocabulary.json": run.target.to_json(),
+        # Not how it was trained, which may name files of the one who did
+        "config.json": json.dumps(run.description(), indent=2) + "\n",
+        **run.files(),
         "README.md": _readme(run, found),
     }
     for name, text in texts.items():
@@ -107,36 +109,40 @@ def _fill(folder: Path, run: Seq2SeqRun) -> Exported:
     return Exported({f"{name}.onnx": (folder / f"{name}.onnx").stat().st_size for name in found}, error)
 
 
-def _config(run: Seq2SeqRun) -> dict[str, object]:
-    """What config.json says: of the run's own all but how it was trained, which may name files of the one who did."""
-    return {
-        "regard": __version__,
-        "task": "seq2seq",
-        "model": {"kind": run.model.config.kind, **asdict(run.model.config)},
-        "source_units": run.source_units.name,
-        "target_units": run.target_units.name,
-        "max_length": run.max_length,
-        "growth": run.growth,
-    }
-
-
 def _readme(run: Seq2SeqRun, found: Mapping[str, Graph]) -> str:
     encoder, decoder = found["encoder"], found["decoder"]
-    split = f"[unit for unit in text.split({run.source_units.separator!r}) if unit]"
     names = {
         "encoder_inputs": _table(encoder.inputs),
         "encoder_outputs": _table(encoder.outputs),
         "decoder_inputs": _table(decoder.inputs),
         "decoder_outputs": _table(decoder.outputs),
-        "split": split if run.source_units.separator else "list(text)",
-        "join": repr(run.target_units.separator),
-        "units": f"Sources are in {run.source_units}, targets in {run.target_units}.",
+        **_texts(run),
         "axes": _AXES if run.model.config.kind == "transformer" else "",
     }
     text = _README
     for name, value in names.items():
         text = text.replace(f"<{name}>", value)
     return text
+
+
+def _texts(run: Seq2SeqRun) -> dict[str, str]:
+    """What the README says of texts: how they are cut into units, and put together again."""
+    said = f"Sources are in {run.source_units}, targets in {run.target_units}."
+    if "features" in run.columns:
+        said += " Each feature is a unit that begins with a TAB; they stand before the units of the source."
+    before, join = "", "''.join(found).removeprefix(' ')"
+    if run.normal != "none":
+        before += f"    text = unicodedata.normalize({run.normal.upper()!r}, text)\n"
+    if isinstance(run.source_units, Units):
+        separator = run.source_units.separator
+        split = f"[unit for unit in text.split({separator!r}) if unit]" if separator else "list(text)"
+    else:
+        before += "    text = ' ' + text\n"
+        split = "[text[a:b] for a, b in Tokenizer.from_file('source.tokenizer.json').encode(text).offsets]"
+    if isinstance(run.target_units, Units):
+        join = f"{run.target_units.separator!r}.join(found)"
+    imports = "import unicodedata\n" * (run.normal != "none"), "from tokenizers import Tokenizer\n" * ("Token" in split)
+    return {"units": said, "before": before, "split": split, "join": join, "imports": "".join(imports)}
 
 
 def _table(tensors: Mapping[str, tuple[str | int, ...]]) -> str:
@@ -161,13 +167,13 @@ import json
 from pathlib import Path
 import numpy as np
 import onnxruntime
-
+<imports>
 encoder, decoder = (onnxruntime.InferenceSession(f"{name}.onnx") for name in ("encoder", "decoder"))
 names = ("config.json", "source.vocabulary.json", "target.vocabulary.json")
 config, source, target = (json.loads(Path(name).read_text(encoding="utf-8")) for name in names)
 
 def answer(text):
-    units = <split>[: config["max_length"]]
+<before>    units = <split>[: config["max_length"]]
     ids = np.array([[source.index(unit) + 4 if unit in source else 1 for unit in units]])
     read = encoder.run(None, {"source": ids, "lengths": np.array([len(units)])})
     feeds, token, found = dict(zip([output.name for output in encoder.get_outputs()], read)), 2, []
@@ -178,7 +184,7 @@ def answer(text):
         if token == 3:
             break
         found.append(target[token - 4])
-    return <join>.join(found)
+    return <join>
 ```
 
 ## encoder.onnx

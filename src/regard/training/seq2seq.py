@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,10 +13,14 @@ from regard.errors import RunError
 from regard.models import CONFIGS, Config, Seq2Seq, TransformerConfig, beam_search, build
 from regard.models.symbols import PAD
 from regard.training.batches import Batch, Encoded, collate, encode, pad
-from regard.training.data import Example, Pairs, Units, read_pairs, unseen_notes
-from regard.training.metrics import Scores, score_units
+from regard.training.columns import PLAIN, Normal, check_columns, compose
+from regard.training.data import Example, Pairs, Units, read_pairs, split_source, unseen_notes, vocabularies
+from regard.training.metrics import Scores, score_texts, score_units
 from regard.training.run import Run, in_windows
 from regard.training.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from regard.training.subwords import Subwords
 
 __all__ = ["Answer", "Prediction", "Search", "Seq2SeqRun", "growth", "limits"]
 
@@ -73,27 +77,35 @@ class Seq2SeqRun(Run):
     model: Seq2Seq
     source: Vocabulary
     target: Vocabulary
-    source_units: Units
-    target_units: Units
+    source_units: Units | Subwords
+    target_units: Units | Subwords
     max_length: int
     growth: float
+    columns: tuple[str, ...] = PLAIN
+    normal: Normal = "none"
     training: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def new(cls, pairs: Pairs, config: Config, *, max_length: int, seed: int) -> Self:
-        """A run with a new model for these pairs; the sizes and lengths of ``config`` become those of the data."""
-        source = Vocabulary.from_units(unit for example in pairs.examples for unit in example.source)
-        target = Vocabulary.from_units(unit for example in pairs.examples for unit in example.target)
+    def new(cls, pairs: Pairs, config: Config, *, max_length: int, seed: int, shared: bool = False) -> Self:
+        """A run with a new model for these pairs; the sizes and lengths of ``config`` become those of the data.
+
+        ``shared`` gives both sides one vocabulary.
+        """
+        source, target = vocabularies(pairs, shared=shared)
         share = growth((len(a), len(b)) for a, b in pairs.examples)
         sizes: dict[str, Any] = {"source_size": len(source), "target_size": len(target)}
         if isinstance(config, TransformerConfig):  # whose positions may be learned, each by itself, up to the longest
             sizes["max_length"] = max(1 + max_length, int(limits(torch.tensor(max_length), share)))
         torch.manual_seed(seed)
         model = build(replace(config, **sizes))
-        return cls(model, source, target, pairs.source_units, pairs.target_units, max_length, share)
+        units = (pairs.source_units, pairs.target_units)
+        return cls(model, source, target, *units, max_length, share, pairs.columns, pairs.normal)
 
     def files(self) -> dict[str, str]:
-        return {"source.vocabulary.json": self.source.to_json(), "target.vocabulary.json": self.target.to_json()}
+        sides = {"source": (self.source, self.source_units), "target": (self.target, self.target_units)}
+        files = {f"{side}.vocabulary.json": vocabulary.to_json() for side, (vocabulary, _) in sides.items()}
+        learnt = {side: units for side, (_, units) in sides.items() if not isinstance(units, Units)}
+        return files | {f"{side}.tokenizer.json": units.to_json() for side, units in learnt.items()}
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -101,6 +113,8 @@ class Seq2SeqRun(Run):
             "target_units": self.target_units.name,
             "max_length": self.max_length,
             "growth": self.growth,
+            "columns": list(self.columns),
+            "normal": self.normal,
         }
 
     @classmethod
@@ -111,11 +125,13 @@ class Seq2SeqRun(Run):
             model,
             source,
             target,
-            Units(config["source_units"]),
-            Units(config["target_units"]),
-            int(config["max_length"]),
-            float(config["growth"]),
-            dict(config["training"]),
+            _units(config["source_units"], "source", read),
+            _units(config["target_units"], "target", read),
+            max_length=int(config["max_length"]),
+            growth=float(config["growth"]),
+            columns=check_columns(config.get("columns", PLAIN)),
+            normal=config.get("normal", "none"),
+            training=dict(config["training"]),
         )
         if run.max_length < 1 or run.growth <= 0:
             raise RunError("max_length and growth are not above 0 in config.json")
@@ -124,7 +140,14 @@ class Seq2SeqRun(Run):
         return run
 
     def read(self, path: str) -> Pairs:
-        return read_pairs(path, self.source_units, self.target_units, max_length=self.max_length)
+        return read_pairs(
+            path,
+            self.source_units,
+            self.target_units,
+            columns=self.columns,
+            normal=self.normal,
+            max_length=self.max_length,
+        )
 
     def unseen(self, split: Pairs) -> list[str]:  # type: ignore[override]  # it gets what it has read
         return unseen_notes(split, self.source, self.target)
@@ -154,7 +177,11 @@ class Seq2SeqRun(Run):
 
     def predict(self, lines: Iterable[str], search: Search = Search()) -> Iterator[Answer]:
         """An answer for each line, in order; the lines are read as they are needed."""
-        return self.predict_units((self.source_units.split(line) for line in lines), search)
+        return self.predict_units(map(self.split, lines), search)
+
+    def split(self, line: str) -> list[str]:
+        """The units of a line that asks for an answer: a source, or SOURCE TAB FEATURES."""
+        return split_source(line, self.source_units, self.columns, self.normal)
 
     def predict_units(self, sources: Iterable[Sequence[str]], search: Search = Search()) -> Iterator[Answer]:
         """The same for sources that are cut into units already."""
@@ -167,11 +194,17 @@ class Seq2SeqRun(Run):
     def score(
         self, examples: Sequence[Example], search: Search = Search(beam=1), *, confidence: bool = False
     ) -> Scores:
-        """Compare the best answers with the references."""
+        """Compare the best answers with the references: unit by unit, or as texts by BLEU where units are subwords."""
         self.model.eval()
         answers = self.predict_units([example.source for example in examples], search)
         outputs = [answer.predictions[0].units for answer in answers]
-        return score_units(outputs, [example.target for example in examples], self.unit_error, confidence=confidence)
+        references = [example.target for example in examples]
+        if isinstance(self.target_units, Units):
+            return score_units(outputs, references, self.unit_error, confidence=confidence)
+        return score_texts(self._texts(outputs), self._texts(references), confidence=confidence)
+
+    def _texts(self, targets: Iterable[Sequence[str]]) -> list[str]:
+        return [compose(self.target_units.join(units), self.normal) for units in targets]
 
     def _predict_batch(self, sources: Sequence[Sequence[str]], search: Search) -> Iterator[Answer]:
         kept = [list(source[: self.max_length]) for source in sources]
@@ -193,7 +226,7 @@ class Seq2SeqRun(Run):
                 answer = self.target.decode(hypothesis.symbols)
                 predictions.append(
                     Prediction(
-                        self.target_units.join(answer),
+                        compose(self.target_units.join(answer), self.normal),
                         answer,
                         hypothesis.score,
                         hypothesis.log_prob,
@@ -202,6 +235,14 @@ class Seq2SeqRun(Run):
                     )
                 )
             yield Answer(units, predictions, self.source.unseen(units), len(units) < len(source))
+
+
+def _units(name: str, side: str, read: Callable[[str], str]) -> Units | Subwords:
+    if name != "subword":
+        return Units(name)
+    from regard.training.subwords import Subwords
+
+    return Subwords.from_json(read(f"{side}.tokenizer.json"))
 
 
 def _model(*, kind: str = "recurrent", **sizes: Any) -> Seq2Seq:

@@ -65,19 +65,22 @@ OF_LOOK = {"beam", "n_best", "length_penalty", "heads"}
 
 def read(path: str, options: dict[str, Any]) -> Pairs:
     """Pairs to train on, cut as the options say or as can be guessed."""
-    from regard.training.data import Units, read_pairs
+    from regard.training.data import cut, learn_units
+    from regard.training.texts import read_texts
 
+    columns = None if options["columns"] is None else options["columns"].split(",")
+    texts = read_texts(path, columns=columns, normal=options["normalize"])
     names = [options["source_units"] or options["units"], options["target_units"] or options["units"]]
-    return read_pairs(
-        path, *(None if name is None else Units(name) for name in names), max_length=options["max_length"]
-    )
+    units = learn_units(texts, *names, size=options["subwords"], shared=options["shared"])
+    return cut(texts, *units, max_length=options["max_length"])
 
 
 def new(pairs: Pairs, options: dict[str, Any]) -> Seq2SeqRun:
     """A run for these pairs."""
     from regard.training.seq2seq import Seq2SeqRun
 
-    return Seq2SeqRun.new(pairs, _config(options, len(pairs)), max_length=options["max_length"], seed=options["seed"])
+    config, shared = _config(options, len(pairs)), options["shared"]
+    return Seq2SeqRun.new(pairs, config, max_length=options["max_length"], seed=options["seed"], shared=shared)
 
 
 def _config(options: dict[str, Any], pairs: int) -> Config:
@@ -98,6 +101,7 @@ def _config(options: dict[str, Any], pairs: int) -> Config:
             layers,
             dropout,
             positions=options["positions"],
+            shared_embeddings=options["shared"],
         )
     return RecurrentConfig(
         0,
@@ -130,13 +134,15 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
 
     from regard.look import alignments, save
     from regard.look.answers import pictures
+    from regard.training.columns import compose
+    from regard.training.data import source_text
     from regard.training.seq2seq import Search
 
     answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
-    sources = [run.source_units.join(example.source) for example in examples]
+    sources = [source_text(example.source, run.source_units) for example in examples]
     width = max(map(cell_len, sources))
     for source, example, answer in zip(sources, examples, answers, strict=True):
-        found, wanted = answer.predictions[0].text, run.target_units.join(example.target)
+        found, wanted = answer.predictions[0].text, compose(run.target_units.join(example.target), run.normal)
         verdict = "" if found == wanted else f"   (data: {wanted})"
         console.print(f"  {set_cell_size(source, width)}  {found}{verdict}")
     if run.model.config.attends:
@@ -146,6 +152,7 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
 
 def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
     """An answer for each line."""
+    from regard.training.data import source_text
     from regard.training.seq2seq import Search
 
     search = Search(options["beam"], options["n_best"], options["length_penalty"])
@@ -153,17 +160,21 @@ def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
     for answer in counted(_answers(run, file, search), "line"):
         tally.add(answer)
         as_json = options["as_json"]
-        print(_json(answer, run.source_units.join(answer.units)) if as_json else _row(answer, options["scores"]))
+        print(
+            _json(answer, source_text(answer.units, run.source_units)) if as_json else _row(answer, options["scores"])
+        )
     tally.say(run.max_length)
 
 
 def _answers(run: Seq2SeqRun, file: str, search: Search) -> Iterator[Answer]:
+    from regard.training.data import read_sources
     from regard.training.lines import read_lines
 
     if file != "-" or not sys.stdin.isatty():
-        yield from run.predict(read_lines(file), search)
+        yield from run.predict_units(read_sources(file, run.source_units, run.columns, run.normal), search)
         return
-    note(f"a source a line, in {run.source_units}; Ctrl-D ends")
+    features = " TAB its features" if "features" in run.columns else ""
+    note(f"a source a line, in {run.source_units}{features}; Ctrl-D ends")
     for line in read_lines(file):  # one at a time: somebody waits for the answer
         yield from run.predict([line], search)
 
@@ -199,7 +210,7 @@ def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any])
     if options["heads"] and isinstance(run.model.config, RecurrentConfig):
         raise ArgumentError(f"{options['run']}: this model has one attention, with one head; leave --heads away")
     for text in texts:
-        if not run.source_units.split(text):
+        if not run.split(text):
             raise ArgumentError(f"expected texts with at least one unit (in {run.source_units}), got {text!r}")
     answers = list(run.predict(texts, search))
     tally = Tally()
