@@ -199,9 +199,8 @@ def test_subwords_from_training_to_export(tmp_path: Path, regard: Command) -> No
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{text}\t{text.upper()}\n" for text in texts), encoding="utf-8")
     run = tmp_path / "run"
-    options = ["--units", "subword", "--subwords", "60", "--shared", "--model", "transformer", "--layers", "1"]
-    sizes = ["--dim", "32", "--heads", "2", "--feedforward", "32", "--epochs", "150", "--lr", "0.01", "--warmup", "10"]
-    ended = regard("train", data, "--dev", data, "--out", run, *options, *sizes, "--dropout", "0")
+    options = ["--units", "subword", "--subwords", "60", "--shared", "--epochs", "80", *SMALL]
+    ended = regard("train", data, "--dev", data, "--out", run, *options)
     assert ended.code == 0, ended
     assert "dev BLEU" in ended.out
     (tmp_path / "new.txt").write_text("die Katze läuft.\ndie 猫.\n", encoding="utf-8")
