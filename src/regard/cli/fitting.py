@@ -30,22 +30,28 @@ _Splits = tuple["Split", "Split", "Split | None"]
 
 def begin(task: str, options: dict[str, Any], recipe: Recipe, console: Console) -> None:
     """Make a run for the data, and train it."""
+    from regard.training.processes import from_first
     from regard.training.trainer import remember
 
     facts = {name: options[name] for name in ("data", "dev", "test", "stress")}
-    directory = options["out"] or _free(Path("runs") / _stem(facts["data"]))
-    if (directory / "config.json").exists():
-        resumable = (directory / "resume.ckpt").exists()
-        remedy = f"go on with it: {_resuming(directory)}" if resumable else "delete it first"
-        raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
+    directory = from_first(lambda: _new(options["out"] or _free(Path("runs") / _stem(facts["data"]))))
     english = _english(facts)
     train = english[0] if english else TASKS[task].read(facts["data"], options)
     run = TASKS[task].new(train, options)
     splits = _splits(run, train, english, facts, console)
     located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
     remember(run, splits[0].examples, recipe, located)
-    run.create(directory)
+    from_first(lambda: run.create(directory))
     _fit(run, splits, recipe, directory, console, again=False)
+
+
+def _new(directory: Path) -> Path:
+    """``directory``, if there is no run in it."""
+    if (directory / "config.json").exists():
+        resumable = (directory / "resume.ckpt").exists()
+        remedy = f"go on with it: {_resuming(directory)}" if resumable else "delete it first"
+        raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
+    return directory
 
 
 def resume(directory: Path, console: Console) -> None:
@@ -95,6 +101,7 @@ def _splits(run: Run, train: Split, english: _Splits | None, facts: dict[str, An
 
 
 def _fit(run: Run, splits: _Splits, recipe: Recipe, directory: Path, console: Console, *, again: bool) -> None:
+    from regard.training.processes import rank
     from regard.training.trainer import fit
 
     train, dev, test = splits
@@ -116,6 +123,8 @@ def _fit(run: Run, splits: _Splits, recipe: Recipe, directory: Path, console: Co
         remedy = f"; go on with: {_resuming(directory)}" if (directory / "resume.ckpt").exists() else ""
         console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is kept{remedy}")
         raise Exit(INTERRUPTED)
+    if rank() > 0:  # of several processes one reports
+        return
     _report(run, outcome.dev.as_dict(), test, directory, console)
     task.show(run, _handful((test or dev).examples), directory, console)
     name = shlex.quote(str(directory))

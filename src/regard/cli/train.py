@@ -173,16 +173,19 @@ def train(
 
     from regard.cli.fitting import begin
     from regard.cli.fitting import resume as go_on
+    from regard.training.processes import joined, rank
 
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     given = {name for name, value in context.params.items() if _given(context, name)}
     _check(context, given)
-    if resume is not None:
-        go_on(resume, console)
-        return
-    kind = task or _guess(data, columns, console)
-    options = _options(context, given, kind)
-    begin(kind, options, _recipe(options), console)
+    with joined():
+        console.quiet = rank() > 0  # one of several processes speaks
+        if resume is not None:
+            go_on(resume, console)
+            return
+        kind = task or _guess(data, columns, console)
+        options = _options(context, given, kind)
+        begin(kind, options, _recipe(options), console)
 
 
 def _given(context: Context, name: str) -> bool:
