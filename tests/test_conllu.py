@@ -34,6 +34,9 @@ TEXT = """\
 """
 
 
+GOOD = "1\tw\tl\tU\tX\t_\t0\troot\t_\t_"
+
+
 def write(folder: Path, text: str, name: str = "file.conllu") -> Path:
     path = folder / name
     path.write_bytes(text.encode("utf-8"))
@@ -95,6 +98,8 @@ def test_one_column_alone_is_written(tmp_path: Path, column: str, place: int) ->
         ("Number[psor]=Plur|Person=1", "Number", "Sing", "Number=Sing|Number[psor]=Plur|Person=1"),
         ("Number=Sing|Person=1", "Number[psor]", "Plur", "Number=Sing|Number[psor]=Plur|Person=1"),
         ("NumType=Card", "NUM", "A", "NUM=A|NumType=Card"),
+        ("NumType=Card", "NZ", "1", "NumType=Card|NZ=1"),
+        ("", "Number", "_", ""),
         # An order that is not the standard's is left as it is
         ("Person=3|Case=Nom", "Number", "_", "Person=3|Case=Nom"),
         ("Person=3|Case=Nom", "Case", "Acc", "Person=3|Case=Acc"),
@@ -150,6 +155,11 @@ def test_bare_words_get_their_tags_behind_a_tab(tmp_path: Path) -> None:
         next(read(path)).tags("upos")
 
 
+def test_a_line_of_spaces_ends_a_sentence_too(tmp_path: Path) -> None:
+    assert [sentence.words for sentence in read(write(tmp_path, "a\n  \nb\n"))] == [("a",), ("b",)]
+    assert [sentence.words for sentence in read(write(tmp_path, f"{GOOD}\n \n{GOOD}\n"))] == [("w",), ("w",)]
+
+
 def test_gzip_and_a_sentence_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "data.gz"
     path.write_bytes(gzip.compress(TEXT.encode() * 3000))
@@ -159,9 +169,6 @@ def test_gzip_and_a_sentence_at_a_time(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert words == 3000 * 7
     assert peak < 500_000
-
-
-GOOD = "1\tw\tl\tU\tX\t_\t0\troot\t_\t_"
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ class CharacterFeatures(nn.Module):
 
     def forward(self, characters: Int64[Tensor, "F C"], lengths: Int64[Tensor, " F"]) -> Float[Tensor, "F dim"]:
         embedded = self.embedding(characters)
+        # Packed: unlike sentences of a batch, forms differ in length, and padding would take more than half of the time
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         _, (last, _) = self.recurrence(packed)
         return torch.cat((last[0], last[1]), -1)

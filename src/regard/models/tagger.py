@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import ArgumentError
 from regard.functional import padding
 from regard.models._words import Words, WordVectors
 from regard.models.checks import check_lengths
 from regard.models.pretrained import Pretrained
+from regard.models.recurrence import read
 from regard.nn import BlockConfig, Dropout, TransformerEncoder
 from regard.positions import Sinusoidal
 
@@ -123,9 +123,7 @@ class Tagger(Pretrained):
             raise ArgumentError("observe: expected an encoder that attends, and this one is recurrent; leave it out")
         x = self.dropout(self.vectors(batch))
         if isinstance(self.encoder, nn.LSTM):
-            packed = pack_padded_sequence(x, batch.lengths.cpu(), batch_first=True, enforce_sorted=False)
-            output, _ = self.encoder(packed)
-            hidden, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
+            hidden, _ = read(self.encoder, x, batch.lengths)
             return self._logits(hidden)
         embedded = self.positions(self.projection(x))
         answer = self.encoder(embedded, mask=padding(lengths=batch.lengths), observe=observe)

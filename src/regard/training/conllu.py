@@ -11,7 +11,6 @@ A blank line ends a sentence. A word may hold spaces, NBSP among them: a TAB alo
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from itertools import chain
 from os import PathLike
 
 from regard.errors import ArgumentError, DataError
-from regard.training.lines import read_lines
+from regard.training.lines import name_of, read_lines
 
 __all__ = ["Sentence", "check_column", "read"]
 
@@ -57,7 +56,7 @@ class Sentence:
         cells = self.lines[place].split("\t")
         tag = _tag(cells, column) if len(cells) == _COLUMNS else "".join(cells[1:])
         if tag:
-            return tag
+            return sys.intern(tag)
         raise DataError(
             f"expected a tag for each word ({column} of CoNLL-U, or WORD TAB TAG), found none in "
             f"{_shown(self.lines[place])}; add it",
@@ -100,7 +99,7 @@ def read(path: str | PathLike[str]) -> Iterator[Sentence]:
     >>> sentence.words, sentence.tags("upos"), list(sentence.tagged(["X", "NOUN"], "upos"))
     (('a', 'dog'), ('DET', 'NOUN'), ['a\\tX', 'dog\\tNOUN'])
     """
-    name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
+    name = name_of(path)
     numbered = enumerate(read_lines(path), start=1)
     begin: list[tuple[int, str]] = []  # up to the line that tells the format
     for number, line in numbered:
