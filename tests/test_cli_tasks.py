@@ -222,7 +222,7 @@ def test_inflection_with_decomposed_letters(tmp_path: Path, regard: Command) -> 
     data.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
     ended = regard("train", data, "--dev", data, "--normalize", "nfd", "--out", run, "--epochs", "60", *SMALL)
     assert ended.code == 0, ended
-    assert "columns source, features, target" in ended.out
+    assert "read as SOURCE TAB FEATURES TAB TARGET" in ended.out
     (tmp_path / "new.tsv").write_text("Baum\tN;PL\n\nHaus\tN;SG\n", encoding="utf-8")
     assert regard("predict", run, tmp_path / "new.tsv").out == "Bäume\n\nHaus\n"
     answer = json.loads(regard("predict", run, tmp_path / "new.tsv", "--json").out.splitlines()[0])

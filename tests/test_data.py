@@ -424,7 +424,7 @@ def test_features_are_units_before_the_source_that_no_text_can_spell(write) -> N
     assert pairs.examples[0] == Example(("\tV", "\tPST", "g", "o"), tuple("went"))
     (summary, guessed) = pairs.notes
     assert summary.endswith(": 3 pairs")
-    assert guessed == f"{pairs.name}: columns source, features, target (guessed)"
+    assert guessed == f"{pairs.name}: read as SOURCE TAB FEATURES TAB TARGET (guessed)"
 
 
 @pytest.mark.parametrize(
@@ -494,9 +494,7 @@ def test_a_line_without_features_gets_no_answer_from_a_model_with_them(write, li
     ],
 )
 def test_columns_in_doubt_are_asked_for(write, content: str) -> None:
-    with pytest.raises(
-        DataError, match=r":1: expected SOURCE TAB TARGET, found [23] TABs .*--columns source,target,_"
-    ):
+    with pytest.raises(DataError, match=r":1: expected SOURCE TAB TARGET, found [23] TABs .*--columns source,target,_"):
         read_pairs(write(content), CHARS, CHARS)
 
 

@@ -52,7 +52,7 @@ def read_texts(path: str | PathLike[str], *, columns: Sequence[str] | None = Non
     guessed = []
     if columns is None:
         columns = _columns([line for _, line in head if not is_blank(line)])
-        guessed = [f"columns {', '.join(columns)}"] * (columns != PLAIN)
+        guessed = [f"read as {_spelt(columns)}"] * (columns != PLAIN)
     columns = check_columns(columns)
     rows, blank = [], 0
     for number, line in chain(head, numbered):
