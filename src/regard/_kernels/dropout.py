@@ -1,27 +1,52 @@
-"""Dropout, whose random numbers are drawn four at a time on the CPU."""
+"""Dropout, which on the CPU draws one random number a call, and makes the others of it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
+from torch.autograd import forward_ad
 
 __all__ = ["dropout"]
 
-_LEVELS = 2**16  # of a 16-bit number, one of which decides: the probability is p within 2^-17
+_NUMBER = 0.6  # nanoseconds, about
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, seed: Tensor) -> Tensor:
+        from regard._kernels import cpu
+        from regard._kernels.numba_dropout import drop
+
+        ctx.p, ctx.seed = p, seed
+        x = x.detach().contiguous()
+        out = torch.empty_like(x)
+        drop(_NUMBER * x.numel(), x.view(-1).numpy(), out.view(-1).numpy(), cpu.dropout(p, seed))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, of_output: Tensor) -> tuple[Tensor, None, None]:
+        return _Dropout.apply(of_output, ctx.p, ctx.seed), None, None  # type: ignore[no-untyped-call]
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """m * x / (1 - p), with m 0 with probability p and else 1, independently for each element.
 
-    One 64-bit number serves four elements, where torch draws one for each, and spends more time on that than on all
-    else. On other devices, where code is compiled, and under torch.func, it is torch's.
+    The numbers that decide are made of a seed and the element's place, again on the way back, where torch draws one
+    for each, and spends more time on that than on all else. On other devices and for other types than float32 and
+    float64, where code is compiled, and under torch's transforms, it is torch's.
     """
-    dropped = round(p * _LEVELS)
-    if not dropped:
+    if not p:
         return x
-    if not x.is_cpu or torch.compiler.is_compiling() or maybe_current_level() is not None:
+    plain = type(x) in (Tensor, torch.nn.Parameter) and x.is_cpu and x.dtype in (torch.float32, torch.float64)
+    if (
+        not plain
+        or torch.compiler.is_compiling()
+        or maybe_current_level() is not None
+        or forward_ad._current_level >= 0
+    ):
         return torch.nn.functional.dropout(x, p)
-    drawn = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    kept = drawn[: x.numel()].view(x.shape) > dropped - _LEVELS // 2 - 1
-    return x * kept.to(x.dtype).mul_(0.0 if p == 1 else 1 / (1 - p))
+    made: Tensor = _Dropout.apply(x, p, torch.randint(2**62, (), dtype=torch.int64))  # type: ignore[no-untyped-call]
+    return made

@@ -22,8 +22,12 @@ from regard._kernels import numba_direct as direct
 
 __all__ = ["GRU", "LSTM", "LSTM_OUTPUT_FIRST", "Weights", "attentive_recurrence", "recurrence"]
 
-_TERM = 2.0  # nanoseconds for a feature, about
+# Nanoseconds, a quarter of which the loops take: torch's threads are awake, as there is a product before each of them.
+_CELL_TERM, _ATTENTION_TERM = 8.0, 1.6
 _NO_DROP = cpu.dropout(0.0, None)
+# glibc keeps pieces of memory as large as the largest that was ever freed, up to 32 MB, and gives others back to the
+# system, which would clear new pages for every update again.
+torch.empty(2**25 - 2**16, dtype=torch.uint8)
 
 
 class Cell(NamedTuple):
@@ -63,7 +67,7 @@ class _Loop:
         self.output = rows.new_empty(batch, self.steps, directions * size)
         for gates, some in zip(_split(self.x, directions), weights, strict=True):
             torch.addmm(some.bias, rows.flatten(0, 1), some.of_input.t(), out=gates)
-        self.work = _TERM * state.numel() * cell.gates
+        self.work = _CELL_TERM * state.numel() * cell.gates
         arrays = (self.x, self.u, self.state, self.before, self.output, lengths)
         self.arrays = tuple(tensor.numpy() for tensor in arrays)
 
@@ -85,7 +89,7 @@ class _Pull:
         self.cell, self.weights, self.before, self.steps = cell, weights, before, x.shape[1]
         self.state = of_state.clone(memory_format=torch.contiguous_format)
         self.x, self.u = torch.empty_like(x), torch.empty_like(u)
-        self.work = _TERM * of_state.numel() * cell.gates
+        self.work = _CELL_TERM * of_state.numel() * cell.gates
         arrays = (x, u, before, of_output.contiguous(), self.state, self.x, self.u, lengths)
         self.arrays = tuple(tensor.numpy() for tensor in arrays)
 
@@ -158,7 +162,7 @@ class _Attention:
         self.problem = cpu.Problem(query, key, value, weight[None], reach, None)
         self.numbers, self.steps = rows * keys, steps
         self.inputs = tuple(tensor.detach().numpy() for tensor in self.problem[:4])
-        self.work = rows * keys * (0.4 * key.shape[2] + 0.1 * value.shape[2])
+        self.work = rows * keys * (key.shape[2] + 0.25 * value.shape[2]) * _ATTENTION_TERM
         self.logsumexp = query.new_empty(rows, steps).numpy()
         self.blocks = [self.problem.block((0, rows), (t, 1), (0, keys)) for t in range(steps)]
 
