@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from regard._kernels.numba_pool import Threaded
-from regard._kernels.numba_rows import Block, drop_row
+from regard._kernels.numba_rows import mixed, row_bits
 
 __all__ = ["drop"]
 
@@ -15,9 +15,9 @@ _ROW = 4096  # numbers to a task
 @Threaded
 def drop(begin, step, x, out, drop):
     """out = m x / (1 - p), where m depends on the seed and on the place in x, flat, alone."""
+    scale, zero, threshold = x.dtype.type(drop.scale), x.dtype.type(0), np.uint32(drop.threshold)
     for row in range(begin, (x.size + _ROW - 1) // _ROW, step):
-        first, end = row * _ROW, min((row + 1) * _ROW, x.size)
-        factors, given, made = np.empty(end - first, x.dtype), x[first:end], out[first:end]
-        drop_row(factors, row, Block(0, 0, 0, 0, 0, end - first, 0, 0), drop)
+        first, end, of_row = row * _ROW, min((row + 1) * _ROW, x.size), row_bits(row, drop)
+        given, made = x[first:end], out[first:end]
         for i in range(np.uintp(end - first)):
-            made[i] = given[i] * factors[i]
+            made[i] = given[i] * (scale if mixed(np.uint32(i) ^ of_row) >= threshold else zero)

@@ -212,7 +212,7 @@ def weigh_row(scores, bits, at, head, row, block, reach):
 
 
 @njit(**EXACT)
-def _mixed(x):
+def mixed(x):
     """Scatter the bits of a counter: two rounds of multiplying and folding."""
     x = np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = np.uint32(x) ^ (np.uint32(x) >> np.uint32(15))
@@ -221,14 +221,20 @@ def _mixed(x):
 
 
 @njit(**EXACT)
+def row_bits(row, drop):
+    """A number made of the seed and the row."""
+    low = mixed(np.uint32(drop.seed & 0xFFFFFFFF) ^ np.uint32(row & 0xFFFFFFFF))
+    return mixed(np.uint32(low ^ np.uint32((drop.seed >> 32) & 0x7FFFFFFF)) + np.uint32(row >> 32))
+
+
+@njit(**EXACT)
 def drop_row(factors, row, block, drop):
     """0 for the keys that dropout drops, 1/(1 - p) for the rest: a function of the seed, the row and the key alone."""
-    low = _mixed(np.uint32(drop.seed & 0xFFFFFFFF) ^ np.uint32(row & 0xFFFFFFFF))
-    of_row = _mixed(np.uint32(low ^ np.uint32((drop.seed >> 32) & 0x7FFFFFFF)) + np.uint32(row >> 32))
+    of_row = row_bits(row, drop)
     scale, zero = factors.dtype.type(drop.scale), factors.dtype.type(0)
     threshold, key = np.uint32(drop.threshold), np.uint32(block.key)
     for j in range(np.uintp(block.width)):
-        here = _mixed(_mixed(np.uint32(np.uint32(j) + key)) ^ of_row)
+        here = mixed(mixed(np.uint32(np.uint32(j) + key)) ^ of_row)
         factors[j] = scale if here >= threshold else zero
 
 
