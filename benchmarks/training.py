@@ -1,4 +1,4 @@
-"""Training of a recurrent encoder-decoder: target symbols a second with and without the kernels of additive attention.
+"""Training of a recurrent encoder-decoder: target symbols a second by its plain loop, and by kernels as one operation.
 
 `python benchmarks/training.py [--batch N] [--threads N]`; updates of both take turns, and losses are compared first.
 """
@@ -16,7 +16,7 @@ from regard.models import RecurrentConfig, RecurrentSeq2Seq
 
 
 def updates(impl: str, batch: int, source: int, target: int) -> Callable[[], float]:
-    """One update of a model whose attention is computed by ``impl``, on made-up pairs of these lengths."""
+    """One update of a model whose decoder is computed by ``impl``, on made-up pairs of these lengths."""
     torch.manual_seed(0)
     model = RecurrentSeq2Seq(RecurrentConfig(40, 45, dropout=0.0))
     model.attention.impl = impl
