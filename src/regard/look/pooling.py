@@ -112,21 +112,20 @@ def _page(texts: Sequence[_Text], fonts: list[str], highest: float) -> Figure:
     ax = figure.add_axes((0, 0, 1, 1))
     ax.set(xlim=(0, width), ylim=(height, 0))  # in inches from the top
     ax.set_axis_off()
-    colours = ScalarMappable(Normalize(0, highest), COLOURS)
     y = MARGIN
     for text in texts:
-        _draw(ax, text, left, y, colours, {"fontsize": FONT, "family": fonts, "parse_math": False})
+        _draw(ax, text, left, y, highest, {"fontsize": FONT, "family": fonts, "parse_math": False})
         y += text.height + _BETWEEN
     bar = (bar_left / width, 1 - (MARGIN + bar_height) / height, BAR_WIDTH / width, bar_height / height)
-    label_scale(figure, colours, figure.add_axes(bar), "attention weight")
+    label_scale(figure, ScalarMappable(Normalize(0, highest), COLOURS), figure.add_axes(bar), "attention weight")
     return figure
 
 
-def _draw(ax: Axes, text: _Text, left: float, top: float, colours: ScalarMappable, style: dict[str, Any]) -> None:
+def _draw(ax: Axes, text: _Text, left: float, top: float, highest: float, style: dict[str, Any]) -> None:
     baseline = top + 0.68 * _LINE
     ax.text(MARGIN, baseline, text.label, color=FAINT, **style)
     for unit, weight, (x, line, width) in zip(text.units, text.weights, text.places, strict=True):
-        colour = colours.to_rgba(weight)
+        colour = COLOURS(weight / highest)
         down = line * _LINE
         shade = (left + x, top + down + (_LINE - _BOX) / 2)
         ax.add_patch(
