@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 import subprocess
@@ -14,13 +15,18 @@ from hypothesis import strategies as st
 
 pytest.importorskip("datasets", reason="the extra regard[large] is not installed")
 
+import torch
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
+from commands import Command, spelt
 from regard.errors import DataError, RunError
-from regard.training import stored
+from regard.training import stored, trainer
 from regard.training.batches import Encoded
-from regard.training.stored import Stored
+from regard.training.stored import Stored, shelf
 from small_runs import full_disk
+
+pytest_plugins = ["command_fixtures"]
 
 # Anything: no unit, line ends, lone surrogates of a name that is no UTF-8, nested tuples of a word's letters
 examples = st.lists(
@@ -46,10 +52,10 @@ def made(n):
 
 most, folder = [], Path(sys.argv[1])
 warm = Stored.write(made(5000), folder / "warm.arrow")
-list(warm.mapped(list, folder / "mapped.arrow")), warm.__getitems__([3, 1])
+list(warm), warm.__getitems__([3, 1])
 most = [before := held()]
-data = Stored.write(made(150_000), folder / "data.arrow").mapped(lambda chunk: [e._replace(target=(1,)) for e in chunk],
-                                                                 folder / "more.arrow")
+data = Stored.write(made(150_000), folder / "data.arrow")
+data = Stored.write((example._replace(target=(1,)) for example in data), folder / "more.arrow")
 assert sum(len(example.source) for example in data) == 31 * 150_000
 for _ in range(200):
     data.__getitems__(random.choices(range(len(data)), k=40))
@@ -73,13 +79,17 @@ def test_it_is_the_list_that_was_written(tmp_path_factory: pytest.TempPathFactor
         again[len(examples)]
 
 
-def test_it_falls_into_parts_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shelf_takes_many_and_is_gone_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "_TOGETHER", 5)
-    for n in (0, 4, 5, 6, 13):
-        data = Stored.write(range(n), tmp_path / f"{n}.arrow")
-        squares = data.mapped(lambda numbers: [number**2 for number in numbers], tmp_path / f"squares{n}.arrow")
-        assert list(data) == data[:] == list(range(n))
-        assert list(squares) == [number**2 for number in range(n)]
+    with contextlib.suppress(RunError), shelf(tmp_path / "run" / "shelf") as keep:
+        for n in (0, 4, 5, 6, 13):
+            data = keep(range(n))
+            squares = keep(number**2 for number in data)
+            assert list(data) == data[:] == list(range(n))
+            assert list(squares) == [number**2 for number in range(n)]
+        assert len(list((tmp_path / "run" / "shelf").iterdir())) == 10
+        raise RunError("amid it all")
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_data_loader_takes_it(tmp_path: Path) -> None:
@@ -112,3 +122,44 @@ def test_a_fault_in_the_data_passes_through(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^words\.tsv:2: expected one TAB"):
         Stored.write(faulty(), tmp_path / "half.arrow")
     assert pickle.loads(pickle.dumps(DataError("no", file="a", line=3))).line == 3
+
+
+DATA = {  # how it is read, and the options it is trained with
+    "pairs": (
+        "".join(f"{a}\t{b}\n" for a, b in spelt(150)),
+        ["--max-length", "4", "--units", "subword", "--subwords", "9"],
+    ),
+    "tags": ("".join(f"{a}\t{b[0]}\n\n"[: -1 if i % 3 else None] for i, (a, b) in enumerate(spelt(150))), []),
+    "labels": ("".join(f"{a} {a[::-1]}\t{b[0]}\n" for a, b in spelt(150)), []),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DATA)
+def test_a_model_is_the_same_whether_its_data_were_on_disk_or_in_memory(
+    kind: str, tmp_path: Path, regard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, options = DATA[kind]
+    monkeypatch.chdir(tmp_path)
+    Path("data.tsv").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(stored, "_TOGETHER", 7)
+    monkeypatch.setattr(trainer, "_TOGETHER", 11)
+    said = {}
+    for out, where in (("memory", []), ("disk", ["--on-disk"])):
+        ended = regard("train", "data.tsv", "--out", out, "--epochs", "1", *options, *where)
+        assert ended.code == 0, ended
+        said[out] = [line for line in ended.out.splitlines() if "kept in" not in line and "epoch 1" not in line]
+    assert [line.replace("disk", "memory") for line in said["disk"]] == said["memory"]
+    memory, disk = (load_file(Path(out) / "model.safetensors") for out in ("memory", "disk"))
+    assert all(torch.equal(memory[name], disk[name]) for name in memory)
+    assert {path.name for path in Path("disk").iterdir()} == {path.name for path in Path("memory").iterdir()}
+
+
+def test_a_fault_in_the_data_leaves_nothing_behind(
+    tmp_path: Path, regard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.tsv").write_text("a\tb\n" * 3 + "ab\n", encoding="utf-8")
+    ended = regard("train", "data.tsv", "--task", "seq2seq", "--out", "run", "--on-disk")
+    assert ended.error.startswith("data.tsv:4: expected SOURCE TAB TARGET, found no TAB")
+    assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]

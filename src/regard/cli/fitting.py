@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 
     from regard.training.module import Recipe
     from regard.training.run import Run
-    from regard.training.splits import Split
+    from regard.training.splits import Keep, Split
 
 __all__ = ["begin", "resume"]
 
+_LARGE = 2**28  # bytes; as units and ids a text takes some twenty times as many in memory
 _FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
 _Splits = tuple["Split", "Split", "Split | None"]
 
@@ -36,13 +39,14 @@ def begin(task: str, options: dict[str, Any], recipe: Recipe, console: Console) 
     facts = {name: options[name] for name in ("data", "dev", "test", "stress")}
     directory = from_first(lambda: _new(options["out"] or _free(Path("runs") / _stem(facts["data"]))))
     english = _english(facts)
-    train = english[0] if english else TASKS[task].read(facts["data"], options)
-    run = TASKS[task].new(train, options)
-    splits = _splits(run, train, english, facts, console)
-    located = {name: _absolute(value) if name in ("data", "dev", "test") else value for name, value in facts.items()}
-    remember(run, splits[0].examples, recipe, located)
-    from_first(lambda: run.create(directory))
-    _fit(run, splits, recipe, directory, console, again=False)
+    with _kept(options["on_disk"], facts["data"], directory, console) as keep:
+        train = english[0] if english else TASKS[task].read(facts["data"], {**options, "keep": keep})
+        run = TASKS[task].new(train, options)
+        splits = _splits(run, train, english, facts, keep, console)
+        located = {name: _absolute(facts[name]) for name in ("data", "dev", "test")}
+        remember(run, splits[0].examples, recipe, {**facts, **located, "on_disk": options["on_disk"]})
+        from_first(lambda: run.create(directory))
+        _fit(run, splits, recipe, directory, keep, console, again=False)
 
 
 def _new(directory: Path) -> Path:
@@ -70,13 +74,33 @@ def resume(directory: Path, console: Console) -> None:
     except (KeyError, TypeError) as error:
         raise RunError(f"{directory}: config.json does not tell how it was trained (no {error}); train anew") from error
     english = _english(facts)
-    train = english[0] if english else run.read(facts["data"])
-    splits = _splits(run, train, english, facts, console)
-    if fingerprint(splits[0].examples) != facts["fingerprint"]:
-        raise RunError(
-            f"{directory}: the training data are not those that training began with; restore them, or train anew"
-        )
-    _fit(run, splits, recipe, directory, console, again=True)
+    with _kept(run.training.get("on_disk", False), facts["data"], directory, console) as keep:
+        train = english[0] if english else run.read(facts["data"], keep)
+        splits = _splits(run, train, english, facts, keep, console)
+        if fingerprint(splits[0].examples) != facts["fingerprint"]:
+            raise RunError(
+                f"{directory}: the training data are not those that training began with; restore them, or train anew"
+            )
+        _fit(run, splits, recipe, directory, keep, console, again=True)
+
+
+@contextmanager
+def _kept(on_disk: bool, data: str | None, directory: Path, console: Console) -> Iterator[Keep]:
+    """Where the examples to train on are kept meanwhile: in memory, or in the run directory where they are many."""
+    large = data is not None and os.path.isfile(data) and os.path.getsize(data) > _LARGE
+    if not on_disk and not large:
+        yield list
+        return
+    from regard.training.processes import rank
+    from regard.training.stored import shelf
+
+    console.print(f"examples are kept in {directory} while it trains{'' if on_disk else f': {data} is large'}")
+    try:
+        with shelf(directory / f"examples-{rank()}") as keep:
+            yield keep
+    finally:
+        if directory.exists() and not any(directory.iterdir()):  # the data had a fault: there is no run
+            directory.rmdir()
 
 
 def _english(facts: dict[str, Any]) -> _Splits | None:
@@ -85,7 +109,9 @@ def _english(facts: dict[str, Any]) -> _Splits | None:
     return cmudict.load(stress=facts["stress"]) if facts["data"] is None else None
 
 
-def _splits(run: Run, train: Split, english: _Splits | None, facts: dict[str, Any], console: Console) -> _Splits:
+def _splits(
+    run: Run, train: Split, english: _Splits | None, facts: dict[str, Any], keep: Keep, console: Console
+) -> _Splits:
     """Training, dev and test examples; what is to be said of them is said."""
     from regard.training.splits import split_off
 
@@ -93,14 +119,16 @@ def _splits(run: Run, train: Split, english: _Splits | None, facts: dict[str, An
         splits = english
     else:
         test = run.read(facts["test"]) if facts["test"] else None
-        splits = (train, run.read(facts["dev"]), test) if facts["dev"] else (*split_off(train), test)
+        splits = (train, run.read(facts["dev"]), test) if facts["dev"] else (*split_off(train, keep=keep), test)
     for split in splits:
         for note in split.notes if split else ():
             console.print(note)
     return splits
 
 
-def _fit(run: Run, splits: _Splits, recipe: Recipe, directory: Path, console: Console, *, again: bool) -> None:
+def _fit(
+    run: Run, splits: _Splits, recipe: Recipe, directory: Path, keep: Keep, console: Console, *, again: bool
+) -> None:
     from regard.training.processes import rank
     from regard.training.trainer import fit
 
@@ -115,7 +143,7 @@ def _fit(run: Run, splits: _Splits, recipe: Recipe, directory: Path, console: Co
         f"{task.about(run)}"
     )
     try:
-        outcome = fit(run, train.examples, dev.examples, recipe, directory, console=console, resume=again)
+        outcome = fit(run, train.examples, dev.examples, recipe, directory, console=console, resume=again, keep=keep)
     except KeyboardInterrupt:  # a second signal
         raise Interrupted from None
     console.print(f"best model in {directory}: dev {outcome.dev.text}")
@@ -144,7 +172,7 @@ def _report(run: Run, dev: dict[str, object], test: Split | None, directory: Pat
     write(directory / "scores.json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def _handful(examples: list[Any], count: int = 6) -> list[Any]:
+def _handful(examples: Sequence[Any], count: int = 6) -> list[Any]:
     """A few examples, spread over the set, neither the shortest nor the longest; all of a set that has but a few."""
     ranked = sorted(examples, key=lambda example: len(example[0]))
     if len(ranked) <= count:

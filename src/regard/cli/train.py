@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 _OF_ALL = {  # options of every task
     "data", "dev", "test", "task", "stress", "out", "resume", "minutes", "epochs", "seed", "model", "patience",
+    "on_disk",
 }  # fmt: skip
 _ABOUT_DATA = {  # options that nothing but DATA needs
     "task", "columns", "tag", "units", "source_units", "target_units", "subwords", "shared", "normalize",
-    "dev", "test", "max_length",
+    "dev", "test", "max_length", "on_disk",
 }  # fmt: skip
 _data, _run, _model, _recurrent, _transformer, _training = (
     partial(Option, rich_help_panel=panel) for panel in ("Data", "Run", "Model", "Recurrent", "Transformer", "Training")
@@ -80,6 +81,9 @@ def train(
     max_length: Annotated[
         int | None, _data(metavar="N", help="leave out pairs with more units than this on a side; left out: 200")
     ] = None,
+    on_disk: Annotated[
+        bool, _data("--on-disk", help="keep examples on disk, not in memory; by itself from 256 MB of DATA on")
+    ] = False,
     stress: Annotated[bool, _data("--stress", help="English pronunciation with stress marks (AH0, AH1)")] = False,
     out: Annotated[Path | None, _run(metavar="RUN", help="the run directory to make; left out: runs/NAME")] = None,
     resume: Annotated[

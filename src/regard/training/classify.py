@@ -17,6 +17,7 @@ from regard.training.batches import pad
 from regard.training.labelled import Labelled, LabelledTexts, TextUnits, read_labelled, split_text
 from regard.training.metrics import Scores, score_labels
 from regard.training.run import Run, in_windows
+from regard.training.splits import Keep
 from regard.training.vocabulary import Vocabulary
 from regard.training.wording import count
 
@@ -121,8 +122,8 @@ class ClassifyRun(Run):
         columns = tuple(map(str, config["columns"]))
         return cls(model, words, labels.units, units, columns, max_length, dict(config["training"]))
 
-    def read(self, path: str) -> LabelledTexts:
-        return read_labelled(path, self.columns, self.units, max_length=self.max_length)
+    def read(self, path: str, keep: Keep = list) -> LabelledTexts:
+        return read_labelled(path, self.columns, self.units, max_length=self.max_length, keep=keep)
 
     def unseen(self, split: LabelledTexts) -> list[str]:  # type: ignore[override]  # it gets what it has read
         """One line on the labels that training never saw, if there are any."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from regard.errors import ArgumentError, DataError
 from regard.training.columns import PLAIN, Normal, feature_units, normalize
 from regard.training.lines import name_of, read_lines
+from regard.training.splits import Keep
 from regard.training.texts import Texts, is_blank, read_texts, shown
 from regard.training.vocabulary import Vocabulary
 from regard.training.wording import count
@@ -89,7 +91,7 @@ class Units:
 class Pairs:
     """The examples of one file (or of a part of one), how they were read and cut, and what is to be said of them."""
 
-    examples: list[Example]
+    examples: Sequence[Example]
     source_units: Units | Subwords
     target_units: Units | Subwords
     name: str
@@ -121,7 +123,7 @@ def learn_units(
     ``shared`` subwords are learnt from the texts of both sides together.
     """
     names = (source, target)
-    columns = ([row.source for row in texts.rows], [row.target for row in texts.rows])
+    columns = ((row.source for row in texts.rows), (row.target for row in texts.rows))
     if "subword" not in names:
         return _named(source), _named(target)
     from regard.training.subwords import Subwords
@@ -148,9 +150,11 @@ def read_pairs(
     columns: Sequence[str] | None = None,
     normal: Normal = "none",
     max_length: int = 200,
+    keep: Keep = list,
 ) -> Pairs:
     """Read a file of pairs and cut it into units: `read_texts`, then `cut`."""
-    return cut(read_texts(path, columns=columns, normal=normal), source_units, target_units, max_length=max_length)
+    texts = read_texts(path, columns=columns, normal=normal, keep=keep)
+    return cut(texts, source_units, target_units, max_length=max_length, keep=keep)
 
 
 def cut(
@@ -159,12 +163,14 @@ def cut(
     target_units: Units | Subwords | None = None,
     *,
     max_length: int = 200,
+    keep: Keep = list,
 ) -> Pairs:
     """Cut texts into units; those that are ``None`` are guessed, and a note says so.
 
     Pairs with a side of more than ``max_length`` units are left out, duplicates and sources with several targets kept;
-    the notes count them all. Features are units of the source, before the others. Raises ``DataError`` with file, line
-    and remedy for a side that holds nothing but separators, and when no pair is left.
+    the notes count them all. Features are units of the source, before the others. ``keep`` takes the examples as they
+    come. Raises ``DataError`` with file, line and remedy for a side that holds nothing but separators, and when no
+    pair is left.
     """
     if max_length < 1:
         raise ArgumentError(f"expected max_length of at least 1, got {max_length}")
@@ -175,7 +181,15 @@ def cut(
     if target_units is None:
         target_units = guess_units(row.target for row in texts.rows)
         guessed.append(f"target in {target_units}")
-    examples, left_out = _cut(texts, source_units, target_units, max_length)
+    left_out: list[int] = []
+    examples = keep(_cut(texts, source_units, target_units, max_length, left_out))
+    if not examples:
+        raise DataError(
+            f"expected pairs of at most {max_length} units a side, found none ({len(left_out):,} longer); "
+            f"raise --max-length, or cut the texts",
+            file=texts.name,
+            line=left_out[0],
+        )
     notes = [_summary(texts.name, examples)]
     if guessed:
         notes.append(f"{texts.name}: {', '.join(guessed)} (guessed)")
@@ -188,10 +202,9 @@ def cut(
 
 
 def _cut(
-    texts: Texts, source_units: Units | Subwords, target_units: Units | Subwords, max_length: int
-) -> tuple[list[Example], list[int]]:
-    """The examples, and the numbers of the lines left out as too long."""
-    examples, left_out = [], []
+    texts: Texts, source_units: Units | Subwords, target_units: Units | Subwords, max_length: int, left_out: list[int]
+) -> Iterator[Example]:
+    """The examples; the numbers of the lines that are too long, and so not among them, go to ``left_out``."""
     # Interned, equal units are one object: a large file takes a fraction of the memory.
     for number, source_side, features, target_side in texts.rows:
         source = tuple(map(sys.intern, source_units.split(source_side)))
@@ -207,20 +220,15 @@ def _cut(
         if len(source) > max_length or len(target) > max_length:
             left_out.append(number)
         else:
-            examples.append(Example(source, target))
-    if not examples:
-        raise DataError(
-            f"expected pairs of at most {max_length} units a side, found none ({len(left_out):,} longer); "
-            f"raise --max-length, or cut the texts",
-            file=texts.name,
-            line=left_out[0],
-        )
-    return examples, left_out
+            yield Example(source, target)
 
 
-def _summary(name: str, examples: list[Example]) -> str:
-    distinct = set(examples)
-    several = sum(n > 1 for n in Counter(example.source for example in distinct).values())
+def _summary(name: str, examples: Sequence[Example]) -> str:
+    # By their hashes, which take a tenth of the memory that the examples themselves would
+    hashes = np.fromiter((hash(side) for pair in examples for side in (pair, pair.source)), np.int64)
+    distinct, firsts = np.unique(hashes[::2], return_index=True)
+    _, targets = np.unique(hashes[1::2][firsts], return_counts=True)
+    several = int((targets > 1).sum())
     found = []
     if len(distinct) < len(examples):
         found.append(count(len(examples) - len(distinct), "duplicate"))

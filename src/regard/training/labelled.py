@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 
 from regard.errors import ArgumentError, DataError
 from regard.training.lines import read_lines
+from regard.training.splits import Keep
 from regard.training.wording import count
 
 __all__ = ["Labelled", "LabelledTexts", "TextUnits", "guess_text_units", "read_labelled", "read_texts", "split_text"]
@@ -46,7 +47,7 @@ class LabelledTexts:
     ``columns`` are what `read_labelled` takes, to read other files as this one.
     """
 
-    examples: list[Labelled]
+    examples: Sequence[Labelled]
     units: TextUnits
     columns: tuple[str, ...]
     name: str
@@ -104,14 +105,16 @@ def read_labelled(
     units: TextUnits | None = None,
     *,
     max_length: int = 400,
+    keep: Keep = list,
 ) -> LabelledTexts:
     """Read a file of texts with labels; columns and units that are ``None`` are guessed, and a note says so.
 
     ``columns`` name what stands between the TABs, ``text`` and ``label`` among them, others being skipped; of JSON
     lines they are the keys of the text and of the label. Left out, the label is the column of two that repeats a few
     values. Blank lines are skipped, texts of more than ``max_length`` units cut, duplicates and contradictions kept;
-    the notes count them all. Raises ``DataError`` with file, line and remedy for a line with other columns, for a text
-    or a label that is empty, when the columns cannot be guessed, and when there is no text.
+    the notes count them all. ``keep`` takes the examples as they come. Raises ``DataError`` with file, line and remedy
+    for a line with other columns, for a text or a label that is empty, when the columns cannot be guessed, and when
+    there is no text.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "films.tsv")
@@ -142,7 +145,8 @@ def read_labelled(
     if units is None:
         units = guess_text_units(text for _, text, _ in rows)
         guessed.append(f"text in {units}")
-    examples, longer = _examples(rows, units, max_length, name)
+    longer: list[int] = []
+    examples = keep(_examples(rows, units, max_length, name, longer))
     notes = [_summary(name, examples)]
     if guessed:
         notes.append(f"{name}: {', '.join(guessed)} (guessed)")
@@ -306,10 +310,9 @@ def _value(record: dict[str, object], key: str, line: str, name: str, number: in
 
 
 def _examples(
-    rows: list[tuple[int, str, str]], units: TextUnits, max_length: int, name: str
-) -> tuple[list[Labelled], list[int]]:
-    """The examples, and the numbers of the lines whose text was cut."""
-    examples, longer = [], []
+    rows: list[tuple[int, str, str]], units: TextUnits, max_length: int, name: str, longer: list[int]
+) -> Iterator[Labelled]:
+    """The examples; the numbers of the lines whose text was cut go to ``longer``."""
     for number, text, label in rows:
         cut, label = tuple(split_text(text, units)), " ".join(label.split())
         if not cut or not label:
@@ -321,11 +324,10 @@ def _examples(
             )
         if len(cut) > max_length:
             longer.append(number)
-        examples.append(Labelled(cut[:max_length], sys.intern(label)))
-    return examples, longer
+        yield Labelled(cut[:max_length], sys.intern(label))
 
 
-def _summary(name: str, examples: list[Labelled]) -> str:
+def _summary(name: str, examples: Sequence[Labelled]) -> str:
     labels = Counter(example.label for example in examples)
     shown = ", ".join(f"{label} ({labels[label]:,})" for label in sorted(labels)[:6])
     distinct = set(examples)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.training.metrics import Scores
-    from regard.training.splits import Split
+    from regard.training.splits import Keep, Split
 
 __all__ = ["FORMAT", "Run", "in_windows", "read_config"]
 
@@ -65,8 +65,8 @@ class Run(ABC):
         """A run with a new model, by the entries of config.json; ``read`` gives the text of a file by its name."""
 
     @abstractmethod
-    def read(self, path: str) -> Split:
-        """The examples of a file, read as those of training were, and what is to be said about them."""
+    def read(self, path: str, keep: Keep = list) -> Split:
+        """The examples of a file, read as those of training were, and what is to be said; ``keep`` takes them."""
 
     @abstractmethod
     def unseen(self, split: Split) -> list[str]:
@@ -74,7 +74,7 @@ class Run(ABC):
 
     @abstractmethod
     def encode(self, examples: Sequence[Any]) -> list[Any]:
-        """Examples as tuples of ids."""
+        """Examples as tuples of ids; each by itself, so that they can be encoded in parts."""
 
     @abstractmethod
     def lengths(self, encoded: Sequence[Any]) -> tuple[list[int], list[int]]:

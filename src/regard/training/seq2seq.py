@@ -17,6 +17,7 @@ from regard.training.columns import PLAIN, Normal, check_columns, compose
 from regard.training.data import Example, Pairs, Units, read_pairs, split_source, unseen_notes, vocabularies
 from regard.training.metrics import Scores, score_texts, score_units
 from regard.training.run import Run, in_windows
+from regard.training.splits import Keep
 from regard.training.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Seq2SeqRun(Run):
             raise RunError("the vocabularies do not have the sizes that config.json names")
         return run
 
-    def read(self, path: str) -> Pairs:
+    def read(self, path: str, keep: Keep = list) -> Pairs:
         return read_pairs(
             path,
             self.source_units,
@@ -147,6 +148,7 @@ class Seq2SeqRun(Run):
             columns=self.columns,
             normal=self.normal,
             max_length=self.max_length,
+            keep=keep,
         )
 
     def unseen(self, split: Pairs) -> list[str]:  # type: ignore[override]  # it gets what it has read

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from regard.errors import ArgumentError, DataError
 from regard.training.wording import count
 
-__all__ = ["Split", "split_off"]
+__all__ = ["Keep", "Split", "split_off"]
+
+T = TypeVar("T")
+
+
+class Keep(Protocol):
+    """Where examples are kept as they come: in a ``list``, or on a shelf (`regard.training.stored`)."""
+
+    def __call__(self, examples: Iterable[T], /) -> Sequence[T]: ...
 
 
 class Split(Protocol):
     """Examples of one file, or of a part of one; each is a named tuple with the input first, the target second."""
 
     @property
-    def examples(self) -> list[Any]: ...
+    def examples(self) -> Sequence[Any]: ...
 
     @property
     def name(self) -> str: ...
@@ -29,12 +38,12 @@ AnySplit = TypeVar("AnySplit", bound=Split)
 
 
 def split_off(
-    split: AnySplit, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0
+    split: AnySplit, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0, keep: Keep = list
 ) -> tuple[AnySplit, AnySplit]:
     """Set apart a part of the inputs, at most ``at_most``, to choose the best model by: ``(train, dev)``.
 
     All examples of one input stay on one side. Which inputs go depends on the seed and on the inputs, not on their
-    order in the file. Raises ``DataError`` when there are not two inputs.
+    order in the file. ``keep`` takes the examples to train on. Raises ``DataError`` when there are not two inputs.
     """
     if not 0 < fraction < 1 or at_most < 1:
         raise ArgumentError(f"expected a fraction between 0 and 1 and at_most >= 1, got {fraction} and {at_most}")
@@ -47,7 +56,7 @@ def split_off(
         )
     chosen = min(at_most, len(inputs) - 1, max(1, round(fraction * len(inputs))))
     held = set(sorted(inputs, key=lambda one: _rank(one, seed))[:chosen])
-    train = [example for example in split.examples if example[0] not in held]
+    train = keep(example for example in split.examples if example[0] not in held)
     dev = [example for example in split.examples if example[0] in held]
     of = count(len(split.examples), "example")
     note = f"{split.name}: {len(dev):,} of {of} set apart to choose the best model (no --dev)"

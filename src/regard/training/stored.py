@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Generic, TypeVar, cast, overload
 
 from regard.errors import RegardError
 from regard.training.files import writing
+from regard.training.splits import Keep
 
 try:
     from datasets import Dataset, Features, Value
@@ -19,10 +22,9 @@ except ModuleNotFoundError as error:
         f"data on disk needs {error.name}, which is not installed: pip install 'regard[large]'"
     ) from error
 
-__all__ = ["Stored"]
+__all__ = ["Stored", "shelf"]
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 _TOGETHER = 1000  # examples that are written, and read in turn, at once
 _COLUMN = "example"
@@ -56,11 +58,6 @@ class Stored(Sequence[T], Generic[T]):
                 writer.finalize()
         return cls(path)
 
-    def mapped(self, function: Callable[[list[T]], Iterable[U]], path: Path) -> Stored[U]:
-        """What ``function`` makes of the examples, of some at a time, in another file."""
-        made = (function(self[start : start + _TOGETHER]) for start in range(0, len(self), _TOGETHER))
-        return Stored.write(chain.from_iterable(made), path)
-
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -80,3 +77,24 @@ class Stored(Sequence[T], Generic[T]):
     def __iter__(self) -> Iterator[T]:
         for start in range(0, len(self), _TOGETHER):
             yield from self[start : start + _TOGETHER]
+
+
+@contextmanager
+def shelf(folder: Path) -> Iterator[Keep]:
+    """A place to keep examples in, each time in another file of a folder, which is removed at the end.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as made, shelf(Path(made) / "data") as keep:
+    ...     squares = keep(n * n for n in range(4))
+    ...     squares[2], list(keep(n + 1 for n in squares))
+    (4, [1, 2, 5, 10])
+    """
+    numbers = count()
+
+    def keep(examples: Iterable[T], /) -> Stored[T]:
+        return Stored.write(examples, folder / f"{next(numbers)}.arrow")
+
+    try:
+        yield keep
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -19,6 +19,7 @@ from regard.training import conllu
 from regard.training.batches import pad
 from regard.training.metrics import Scores, score_tags
 from regard.training.run import Run, in_windows
+from regard.training.splits import Keep
 from regard.training.vocabulary import Vocabulary
 from regard.training.wording import count
 
@@ -46,26 +47,31 @@ class Example(NamedTuple):
 class Tagged:
     """The sentences of one file, or of a part of one, and what is to be said about them."""
 
-    examples: list[Example]
+    examples: Sequence[Example]
     name: str
     notes: list[str] = field(default_factory=list)
 
 
-def read_tagged(path: str | PathLike[str], column: str = "upos") -> Tagged:
+def read_tagged(path: str | PathLike[str], column: str = "upos", keep: Keep = list) -> Tagged:
     """Read the tagged sentences of a file in one of the formats of `regard.training.conllu`, without its other columns.
 
-    Raises ``DataError`` with file and line for a word without a tag, and when there is no word, or no tag in the
-    column; ``ArgumentError`` when there can be no such column.
+    ``keep`` takes them as they come. Raises ``DataError`` with file and line for a word without a tag, and when there
+    is no word, or no tag in the column; ``ArgumentError`` when there can be no such column.
     """
     conllu.check_column(column)
-    examples = []
     name = str(path)
     tags: Counter[str] = Counter()
-    for sentence in conllu.read(path):
-        name = sentence.name
-        if sentence.words:
-            examples.append(Example(sentence.words, sentence.tags(column)))
-            tags.update(examples[-1].tags)
+
+    def found() -> Iterator[Example]:
+        nonlocal name
+        for sentence in conllu.read(path):
+            name = sentence.name
+            if sentence.words:
+                example = Example(sentence.words, sentence.tags(column))
+                tags.update(example.tags)
+                yield example
+
+    examples = keep(found())
     if not examples:
         raise DataError("expected words, CoNLL-U or WORD TAB TAG, found none; check the path", file=name)
     if tags.keys() == {"_"}:
@@ -150,8 +156,8 @@ class TagRun(Run):
         conllu.check_column(config["column"])
         return cls(model, words, characters, labels, config["column"], dict(config["training"]))
 
-    def read(self, path: str) -> Tagged:
-        return read_tagged(path, self.column)
+    def read(self, path: str, keep: Keep = list) -> Tagged:
+        return read_tagged(path, self.column, keep)
 
     def unseen(self, split: Tagged) -> list[str]:  # type: ignore[override]  # it gets what it has read
         """One line on the tags that training never saw, if there are any."""

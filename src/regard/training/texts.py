@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from regard.errors import DataError
 from regard.training.columns import PLAIN, Normal, check_columns, guess_columns, normalize
 from regard.training.lines import name_of, read_lines
+from regard.training.splits import Keep
 from regard.training.wording import count
 
 __all__ = ["Row", "Texts", "is_blank", "read_texts", "shown"]
@@ -31,7 +32,7 @@ class Row(NamedTuple):
 class Texts:
     """The rows of one file before they are cut into units, how they were read, and what is to be said about them."""
 
-    rows: list[Row]
+    rows: Sequence[Row]
     columns: tuple[str, ...]
     normal: Normal
     name: str
@@ -39,12 +40,19 @@ class Texts:
     guessed: list[str]
 
 
-def read_texts(path: str | PathLike[str], *, columns: Sequence[str] | None = None, normal: Normal = "none") -> Texts:
+def read_texts(
+    path: str | PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    normal: Normal = "none",
+    keep: Keep = list,
+) -> Texts:
     """Read a file of pairs: source TAB target, or the ``columns`` named, in a normal form of Unicode.
 
     Without names three columns are taken where one of them looks like features (see `guess_columns`), and a note says
-    so. Blank lines are skipped, and counted in a note. Raises ``DataError`` with file, line and remedy for a line with
-    other columns, for an empty one, for bytes that are not UTF-8, and when there are no pairs.
+    so. Blank lines are skipped, and counted in a note; ``keep`` takes the others as they come. Raises ``DataError``
+    with file, line and remedy for a line with other columns, for an empty one, for bytes that are not UTF-8, and when
+    there are no pairs.
     """
     name = name_of(path)
     numbered = ((number, normalize(line, normal)) for number, line in enumerate(read_lines(path), start=1))
@@ -54,12 +62,17 @@ def read_texts(path: str | PathLike[str], *, columns: Sequence[str] | None = Non
         columns = _columns([line for _, line in head if not is_blank(line)])
         guessed = [f"read as {_spelt(columns)}"] * (columns != PLAIN)
     columns = check_columns(columns)
-    rows, blank = [], 0
-    for number, line in chain(head, numbered):
-        if is_blank(line):
-            blank += 1
-        else:
-            rows.append(Row(number, *_sides(line, columns, name, number)))
+    blank = 0
+
+    def filled() -> Iterator[Row]:
+        nonlocal blank
+        for number, line in chain(head, numbered):
+            if is_blank(line):
+                blank += 1
+            else:
+                yield Row(number, *_sides(line, columns, name, number))
+
+    rows = keep(filled())
     if not rows:
         found = f"nothing but {count(blank, 'blank line')}" if blank else "an empty file"
         raise DataError(f"expected lines of {_spelt(columns)}, found {found}; check the path", file=name)

@@ -24,11 +24,14 @@ from regard.training.callbacks import Bar, Best, Pace, Resume, Stop
 from regard.training.metrics import Scores
 from regard.training.module import Recipe, Training
 from regard.training.run import Run
+from regard.training.splits import Keep
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["Outcome", "fingerprint", "fit", "remember"]
+
+_TOGETHER = 1000  # examples that are encoded at once
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def fit(
     *,
     console: Console,
     resume: bool = False,
+    keep: Keep = list,
 ) -> Outcome:
     """Train ``run.model`` and keep the best weights in ``directory``; afterwards ``run.model`` has them.
 
@@ -62,9 +66,11 @@ def fit(
     ``epochs``, as minutes differ).
 
     Several processes that have `joined` train one model together: each sees its share of every batch, and they go on
-    with the gradient of the whole. The first one scores, says and writes; all must see ``directory``.
+    with the gradient of the whole. The first one scores, says and writes; all must see ``directory``. ``keep`` takes
+    what the model reads of the examples, their ids.
     """
-    encoded = run.encode(train)
+    parts = (train[start : start + _TOGETHER] for start in range(0, len(train), _TOGETHER))
+    encoded = keep(one for part in parts for one in run.encode(part))
     share = processes.rank(), processes.count()
     sampler = TokenBudgetSampler(*run.lengths(encoded), tokens=recipe.batch_tokens, seed=recipe.seed, share=share)
     pace = Pace(recipe.minutes, (recipe.epochs or 0) * len(sampler))
@@ -127,8 +133,8 @@ def _check(state: Path) -> None:
         raise RunError(f"{state}: the state of training is damaged ({reason}); restore it, or train again") from error
 
 
-def _loader(run: Run, encoded: list[Any], sampler: TokenBudgetSampler) -> DataLoader[Any]:
-    data = cast("Dataset[Any]", encoded)  # a list has all that a map-style data set needs
+def _loader(run: Run, encoded: Sequence[Any], sampler: TokenBudgetSampler) -> DataLoader[Any]:
+    data = cast("Dataset[Any]", encoded)  # a sequence has all that a map-style data set needs
 
     def collate(examples: Sequence[Any]) -> Any:
         return run.collate(examples) if examples else ()

@@ -48,7 +48,7 @@ def read(path: str, options: dict[str, Any]) -> LabelledTexts:
     if units not in (None, "words", "chars"):
         raise ArgumentError(f"--units: expected words or chars to classify, got {units!r}")
     names = None if columns is None else columns.split(",")
-    return read_labelled(path, names, units, max_length=options["max_length"])
+    return read_labelled(path, names, units, max_length=options["max_length"], keep=options["keep"])
 
 
 def new(texts: LabelledTexts, options: dict[str, Any]) -> ClassifyRun:
