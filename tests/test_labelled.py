@@ -155,7 +155,7 @@ def test_what_was_found_and_guessed_is_said(write: Write) -> None:
 
 
 def test_what_is_odd_is_kept_and_counted(write: Write) -> None:
-    path = write("\na b\tx\na b\tx\n \na b\ty\nc d e f\tz\nc\tz\n")
+    path = write("\na b\tx\na b\tx\n \na b\ty\nc d e f\tz\nx y z\tz\n")
     assert notes_of(path, columns=["text", "label"], units="words", max_length=3) == [
         "5 texts; 3 labels: x (2), y (1), z (2); 1 duplicate; 1 text with more than one label",
         "1 text of more than 3 units cut (first: line 6); --max-length raises the limit",
