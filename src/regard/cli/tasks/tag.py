@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,9 +91,12 @@ def predict(run: TagRun, file: str, options: dict[str, Any]) -> None:
     """The lines of the file, each word with its tag."""
     from regard.training import conllu
 
-    if file == "-" and sys.stdin.isatty():
-        note("CoNLL-U, or a word a line; a blank line ends a sentence, Ctrl-D all")
     sentences = conllu.read(file)
+    if file == "-" and sys.stdin.isatty():  # one at a time: somebody waits for the answer
+        note("CoNLL-U, or a word a line; a blank line ends a sentence, Ctrl-D all")
+        for sentence in sentences:
+            print("\n".join(run.tag([sentence])))
+        return
     if options["as_json"]:
         for sentence, tags in _tagged(run, sentences):
             print(json.dumps({"words": sentence.words, "tags": tags}, ensure_ascii=False))
@@ -102,7 +106,7 @@ def predict(run: TagRun, file: str, options: dict[str, Any]) -> None:
 
 
 def _tagged(run: TagRun, sentences: Iterator[Sentence]) -> Iterator[tuple[Sentence, list[str]]]:
-    waiting: list[Sentence] = []
+    waiting: deque[Sentence] = deque()
 
     def words() -> Iterator[tuple[str, ...]]:
         for sentence in sentences:
@@ -111,7 +115,7 @@ def _tagged(run: TagRun, sentences: Iterator[Sentence]) -> Iterator[tuple[Senten
                 yield sentence.words
 
     for tags in run.predict(words()):
-        yield waiting.pop(0), tags
+        yield waiting.popleft(), tags
 
 
 def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
