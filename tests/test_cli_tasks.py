@@ -225,12 +225,15 @@ def test_inflection_with_decomposed_letters(tmp_path: Path, regard: Command) -> 
     assert "read as SOURCE TAB FEATURES TAB TARGET" in ended.out
     (tmp_path / "new.tsv").write_text("Baum\tN;PL\n\nHaus\tN;SG\n", encoding="utf-8")
     assert regard("predict", run, tmp_path / "new.tsv").out == "Bäume\n\nHaus\n"
-    answer = json.loads(regard("predict", run, tmp_path / "new.tsv", "--json").out.splitlines()[0])
-    assert answer["source"] == "Baum\tN;PL"
+    (tmp_path / "composed.tsv").write_text("Bäum\tN;PL\n", encoding="utf-8")
+    answer = json.loads(regard("predict", run, tmp_path / "composed.tsv", "--json").out)
+    assert answer["source"] == "Bäum\tN;PL"
     assert json.loads(regard("evaluate", run, data, "--json").out)["exact"] == 1.0
     assert regard("look", run, "Baum\tN;PL").out.startswith("Baum\tN;PL\tBäume\n")
     (tmp_path / "bad.tsv").write_text("Baum\tN;PL\nBaum\n", encoding="utf-8")
-    error = regard("predict", run, tmp_path / "bad.tsv").error
+    ended = regard("predict", run, tmp_path / "bad.tsv")
+    assert ended.out == "Bäume\n"  # what stands before the fault is answered
+    error = ended.error
     assert error.startswith(f"{tmp_path / 'bad.tsv'}:2: expected SOURCE TAB FEATURES")
     resumed = regard("train", data, "--columns", "source,features,form", "--out", tmp_path / "no")
     assert "columns: expected source and target once each" in resumed.error

@@ -13,7 +13,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -154,8 +153,7 @@ def in_windows(
     >>> list(in_windows(["abc", "", "d", "ef"], len, lambda n: 6 // n, lambda batch: [len(batch)] * len(batch), 0))
     [2, 0, 1, 2]
     """
-    inputs = iter(inputs)
-    while window := list(islice(inputs, _WINDOW)):
+    for window in _windows(iter(inputs)):
         lengths = [length(one) for one in window]
         order = sorted((i for i, n in enumerate(lengths) if n), key=lengths.__getitem__, reverse=True)
         outputs = [empty] * len(window)
@@ -165,6 +163,22 @@ def in_windows(
             for row, output in zip(rows, answer([window[i] for i in rows]), strict=True):
                 outputs[row] = output
         yield from outputs
+
+
+def _windows(inputs: Iterator[Input]) -> Iterator[list[Input]]:
+    """The inputs, some at a time; where reading fails, what was read before comes first, then the error."""
+    window: list[Input] = []
+    try:
+        for one in inputs:
+            window.append(one)
+            if len(window) == _WINDOW:
+                yield window
+                window = []
+    except RegardError:
+        yield window
+        raise
+    if window:
+        yield window
 
 
 def _write(path: Path, text: str) -> None:

@@ -152,6 +152,7 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
 
 def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
     """An answer for each line."""
+    from regard.training.columns import compose
     from regard.training.data import source_text
     from regard.training.seq2seq import Search
 
@@ -159,10 +160,10 @@ def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
     tally = Tally()
     for answer in counted(_answers(run, file, search), "line"):
         tally.add(answer)
-        as_json = options["as_json"]
-        print(
-            _json(answer, source_text(answer.units, run.source_units)) if as_json else _row(answer, options["scores"])
-        )
+        if options["as_json"]:
+            print(_json(answer, compose(source_text(answer.units, run.source_units), run.normal)))
+        else:
+            print(_row(answer, options["scores"]))
     tally.say(run.max_length)
 
 
