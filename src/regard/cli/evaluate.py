@@ -47,3 +47,5 @@ def evaluate(
         print(json.dumps(scores.as_dict()))
     else:
         Console(highlight=False).print(table(scores))
+        if scores.signature:
+            print(scores.signature)

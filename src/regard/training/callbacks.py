@@ -155,7 +155,7 @@ class Best(Callback):
             "minutes": round(self._pace.seconds / 60, 3),
             "loss": round(self._loss, 4),
             "tokens_per_second": round(speed),
-            **{f"dev_{name}": value for name, value in scores.as_dict().items()},
+            **{f"dev_{name}": value for name, value in {**scores.values, "count": scores.count}.items()},
         }
         self._write(row)
         self._say(
