@@ -48,7 +48,7 @@ class ClassifierConfig:
     layers: int = 1
     heads: int = 4
     dropout: float = 0.5
-    word_dropout: float = 0.3
+    word_dropout: float = 0.1
     gram_size: int = 10_007
     pair_size: int = 30_011
 
