@@ -18,7 +18,7 @@ import pytest
 
 from commands import MODEL, QUICK, Command, spelt, start, table
 from regard import __version__
-from regard.cli.train import _LEFT_OUT
+from regard.cli.tasks.seq2seq import _DROPOUT, MODELS
 from regard.training import cmudict
 from regard.training.data import Example, Pairs, Units
 from regard.training.seq2seq import Seq2SeqRun
@@ -161,10 +161,10 @@ def test_a_transformer_is_trained_used_and_looked_into_by_the_same_commands(
         "heads": 2,
         "feedforward": 24,
         "positions": positions,
-        "dropout": _LEFT_OUT["transformer"]["dropout"][0],
+        "dropout": _DROPOUT["transformer"],
     }
     assert (config["model"]["encoder_layers"], config["model"]["decoder_layers"]) == (2, 2)
-    assert config["training"]["recipe"]["warmup"] == _LEFT_OUT["transformer"]["warmup"]
+    assert config["training"]["recipe"]["warmup"] == MODELS["transformer"]["warmup"]
     assert len(regard("predict", run, data).out.splitlines()) == 40
     assert "(40 pairs)" in regard("evaluate", run, data, "--beam", "1").out
     for options in ([], ["--heads"], ["--heads", "--n-best", "2"]):

@@ -56,4 +56,5 @@ def _labels(values: list[str], texts: list[str]) -> bool:
     counts = Counter(values)
     several = sum(" " in text.strip() for text in texts)
     often = sum(n for n in counts.values() if n > 1)
-    return len(counts) <= max(2, len(values) // 10) and often > 0.9 * len(values) and 2 * several > len(texts)
+    few = 2 <= len(counts) <= max(2, len(values) // 10) and len(counts) < len(set(texts))
+    return few and often > 0.9 * len(values) and 2 * several > len(texts)
