@@ -165,10 +165,10 @@ def train(
 
     \b
     What DATA may be, a line each:
-      source TAB target                    texts to texts: pronunciation, transliteration, translation
-      lemma TAB features TAB form          inflection; other orders with --columns
-      CoNLL-U, or word TAB tag             tags of words; a blank line ends a sentence
-      text TAB label, or JSON lines        classes of texts
+      source TAB target              texts to texts: pronunciation, translation
+      lemma TAB features TAB form    inflection; other orders with --columns
+      CoNLL-U, or word TAB tag       tags; a blank line ends a sentence
+      text TAB label, JSON lines     classes of texts
 
     Keeps the best model, scores it, and shows what it does and looks at. The run directory holds all that `predict`,
     `evaluate` and `look` need. Ctrl-C ends training and keeps the best model so far.
