@@ -90,17 +90,17 @@ def train(
         Path | None,
         _run(metavar="RUN", help="go on with an interrupted run; all other options come from it"),
     ] = None,
-    minutes: Annotated[
-        float | None, _run(metavar="X", help="how long to train; 2 when --epochs is left out, too")
+    minutes: Annotated[float | None, _run(metavar="X", help="how long to train; left out: 2, or --epochs")] = None,
+    epochs: Annotated[
+        int | None,
+        _run(metavar="N", help="how often to read the data, in place of --minutes; left out: to tag 10, to classify 8"),
     ] = None,
-    epochs: Annotated[int | None, _run(metavar="N", help="how often to read the data, in place of --minutes")] = None,
     seed: Annotated[int, _run(metavar="N", help="of everything random")] = 0,
     model: Annotated[
         Literal["recurrent", "transformer", "none"] | None,
         _model(
             metavar="NAME",
-            help="recurrent or transformer; none: the words of a text alone, to classify; left out: recurrent, "
-            "to classify none",
+            help="recurrent or transformer; none: the words of a text alone, to classify; left out: recurrent",
         ),
     ] = None,
     layers: Annotated[
@@ -116,7 +116,7 @@ def train(
     ] = None,
     word_dropout: Annotated[
         float | None,
-        _model(metavar="X", help="how often training hides a word, to tag and to classify; left out: 0.2 and 0.3"),
+        _model(metavar="X", help="how often training hides a word, to tag and to classify; left out: 0.2 and 0.1"),
     ] = None,
     score: Annotated[
         Literal["additive", "dot", "scaled_dot", "general", "none"] | None,
@@ -189,7 +189,7 @@ def train(
             return
         kind = task or _guess(data, columns, console)
         options = _options(context, given, kind)
-        begin(kind, options, _recipe(options), console)
+        begin(kind, options, _recipe(options, kind), console)
 
 
 def _given(context: Context, name: str) -> bool:
@@ -239,13 +239,15 @@ def _options(context: Context, given: set[str], task: str) -> dict[str, Any]:
     return {**left_out, **kept, "model": model}
 
 
-def _recipe(options: dict[str, Any]) -> Recipe:
+def _recipe(options: dict[str, Any], task: str) -> Recipe:
     from regard.training.module import Recipe
 
-    minutes, epochs = options["minutes"], options["epochs"]
+    length = {name: options[name] for name in ("minutes", "epochs")}
+    if length == {"minutes": None, "epochs": None}:
+        length = TASKS[task].LENGTH
     return Recipe(
-        2.0 if minutes is None and epochs is None else minutes,
-        epochs,
+        length.get("minutes"),
+        length.get("epochs"),
         options["lr"],
         options["warmup"],
         options["batch_tokens"],

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import ArgumentError
 from regard.functional import padding
 from regard.models.checks import check_lengths
 from regard.models.pretrained import Pretrained
+from regard.models.recurrence import read
 from regard.models.symbols import BOS, PAD, UNK
 from regard.nn import AttentionPooling, BlockConfig, Dropout, TransformerEncoder
 from regard.positions import Sinusoidal
@@ -91,11 +91,11 @@ class TextBatch(NamedTuple):
 class Classifier(Pretrained):
     """Gives a text a label, by a mean of its words that is weighted by how much each of them tells.
 
-    x_t = E[w_t] + Σ_g N[g] / √G_t + P[w_{t−1}, w_t],  h = Encoder(x),  c = Σ_t α_t h_t,  p = softmax(W c + b),
+    x_t = E[w_t] + Σ_g N[g] / √G_t,  h_t = Encoder(x)_t + P[w_{t−1}, w_t],  c = Σ_t α_t h_t,  p = softmax(W c + b),
 
     with g the G_t n-grams of the characters of word t, which tell of words that training never saw; P the pairs of
     neighbours; and α from `regard.nn.AttentionPooling` with several heads. N and P are tables that n-grams and pairs
-    are hashed into. Dropout falls on x, h and c. Texts have no influence on each other, nor has padding.
+    are hashed into. Dropout falls on x, both parts of h, and c. Texts have no influence on each other, nor has padding.
 
     Shapes: a `TextBatch` (B, T), logits (B, labels). With ``observe`` they come with what the pooling observed; weights
     are (B, heads, 1, T).
@@ -121,7 +121,7 @@ class Classifier(Pretrained):
         embed, hidden = config.embed_dim, config.state_dim
         self.embedding = nn.Embedding(config.word_size, embed, padding_idx=PAD)
         self.grams = nn.EmbeddingBag(config.gram_size, embed, mode="sum", padding_idx=PAD)
-        self.pairs = nn.Embedding(config.pair_size, embed)
+        self.pairs = nn.Embedding(config.pair_size, hidden)
         self.encoder: nn.GRU | TransformerEncoder | None = None
         if config.encoder == "recurrent":
             between = config.dropout if config.layers > 1 else 0.0
@@ -151,13 +151,15 @@ class Classifier(Pretrained):
         self, batch: TextBatch, *, observe: Observe | None = None
     ) -> Float[Tensor, "B labels"] | tuple[Float[Tensor, "B labels"], Observation]:
         check_lengths(batch.words, batch.lengths)
-        states = self._encode(self.dropout(self._embed(batch)), batch.lengths)
+        embedded, pairs = self._embed(batch)
+        states = self._encode(embedded, batch.lengths) + pairs
         answer = self.pooling(states, mask=padding(lengths=batch.lengths), observe=observe)
         pooled = answer if isinstance(answer, torch.Tensor) else answer[0]
         logits: Tensor = self.output(self.dropout(pooled))
         return logits if isinstance(answer, torch.Tensor) else (logits, answer[1])
 
-    def _embed(self, batch: TextBatch) -> Float[Tensor, "B T E"]:
+    def _embed(self, batch: TextBatch) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T H"]]:
+        """The words by themselves, and the pairs of neighbours."""
         words = batch.words
         spelt = self.grams(batch.grams) / batch.grams.ne(PAD).sum(1, keepdim=True).clamp(min=1).sqrt()
         spelt = nn.functional.embedding(batch.forms, spelt)
@@ -167,16 +169,13 @@ class Classifier(Pretrained):
             spelt = spelt.masked_fill(hidden.unsqueeze(-1), 0.0)
         before = nn.functional.pad(words, (1, 0), value=BOS)[:, :-1]
         pairs = (before * _LEFT + words * _RIGHT) % self.config.pair_size
-        embedded: Tensor = self.embedding(words) + spelt + self.pairs(pairs)
-        return embedded
+        return self.dropout(self.embedding(words) + spelt), self.dropout(self.pairs(pairs))
 
     def _encode(self, embedded: Float[Tensor, "B T E"], lengths: Int64[Tensor, " B"]) -> Float[Tensor, "B T H"]:
         if self.encoder is None:
             return embedded
         if isinstance(self.encoder, nn.GRU):
-            packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            output, _ = self.encoder(packed)
-            states, _ = pad_packed_sequence(output, batch_first=True, total_length=embedded.shape[1])
+            states, _ = read(self.encoder, embedded, lengths)
         else:
             states = self.encoder(self.positions(self.projection(embedded)), mask=padding(lengths=lengths))
         dropped: Tensor = self.dropout(states)

@@ -57,6 +57,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 _DROPOUT = {"recurrent": 0.3, "transformer": 0.1}
 _MANY = 50_000  # pairs that two minutes do not wear out: there dropout takes more than it gives
+LENGTH = {"minutes": 2.0}  # when neither minutes nor epochs are given
 EXAMPLE = "pair"
 HOW_SCORED = ", beam 5"
 OF_PREDICT = {"beam", "n_best", "length_penalty", "scores", "as_json"}

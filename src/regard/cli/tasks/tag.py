@@ -34,6 +34,7 @@ OPTIONS: dict[str, Any] = {
     "warmup": 200,
 }
 MODELS: dict[str, dict[str, Any]] = {"recurrent": {}, "transformer": {"heads": 4}}
+LENGTH = {"epochs": 10}
 EXAMPLE = "sentence"
 HOW_SCORED = ""
 OF_PREDICT = {"as_json"}
