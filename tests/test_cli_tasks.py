@@ -237,3 +237,14 @@ def test_inflection_with_decomposed_letters(tmp_path: Path, regard: Command) -> 
     assert error.startswith(f"{tmp_path / 'bad.tsv'}:2: expected SOURCE TAB FEATURES")
     resumed = regard("train", data, "--columns", "source,features,form", "--out", tmp_path / "no")
     assert "columns: expected source and target once each" in resumed.error
+
+
+def test_a_model_knows_nothing_of_what_is_set_apart_to_choose_it_by(tmp_path: Path, regard: Command) -> None:
+    data, run = tmp_path / "films.tsv", tmp_path / "run"  # each text has a word of its own
+    lines = [f"a film called {chr(97 + i)}{i}\t{'good' if i % 2 else 'bad'}" for i in range(20)]
+    data.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    ended = regard("train", data, "--task", "classify", "--out", run, *TINY, "--epochs", "1")
+    assert ended.code == 0, ended
+    assert "2 of 20 examples set apart" in ended.out
+    known = json.loads((run / "words.vocabulary.json").read_text(encoding="utf-8"))
+    assert len([word for word in known if word[-1].isdecimal()]) == 18

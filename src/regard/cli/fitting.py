@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ __all__ = ["begin", "resume"]
 
 _LARGE = 2**28  # bytes; as units and ids a text takes some twenty times as many in memory
 _FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
+_Parts = tuple["Split", "Split | None", "Split | None"]
 _Splits = tuple["Split", "Split", "Split | None"]
 
 
@@ -38,11 +39,10 @@ def begin(task: str, options: dict[str, Any], recipe: Recipe, console: Console) 
 
     facts = {name: options[name] for name in ("data", "dev", "test", "stress")}
     directory = from_first(lambda: _new(options["out"] or _free(Path("runs") / _stem(facts["data"]))))
-    english = _english(facts)
     with _kept(options["on_disk"], facts["data"], directory, console) as keep:
-        train = english[0] if english else TASKS[task].read(facts["data"], {**options, "keep": keep})
-        run = TASKS[task].new(train, options)
-        splits = _splits(run, train, english, facts, keep, console)
+        parts = _parts(facts, lambda path: TASKS[task].read(path, {**options, "keep": keep}), keep)
+        run = TASKS[task].new(parts[0], options)  # which knows nothing of what is set apart
+        splits = _splits(run, parts, facts, console)
         located = {name: _absolute(facts[name]) for name in ("data", "dev", "test")}
         remember(run, splits[0].examples, recipe, {**facts, **located, "on_disk": options["on_disk"]})
         from_first(lambda: run.create(directory))
@@ -73,10 +73,8 @@ def resume(directory: Path, console: Console) -> None:
         facts, recipe = {name: run.training[name] for name in _FACTS}, Recipe(**run.training["recipe"])
     except (KeyError, TypeError) as error:
         raise RunError(f"{directory}: config.json does not tell how it was trained (no {error}); train anew") from error
-    english = _english(facts)
     with _kept(run.training.get("on_disk", False), facts["data"], directory, console) as keep:
-        train = english[0] if english else run.read(facts["data"], keep)
-        splits = _splits(run, train, english, facts, keep, console)
+        splits = _splits(run, _parts(facts, lambda path: run.read(path, keep), keep), facts, console)
         if fingerprint(splits[0].examples) != facts["fingerprint"]:
             raise RunError(
                 f"{directory}: the training data are not those that training began with; restore them, or train anew"
@@ -103,23 +101,21 @@ def _kept(on_disk: bool, data: str | None, directory: Path, console: Console) ->
             directory.rmdir()
 
 
-def _english(facts: dict[str, Any]) -> _Splits | None:
+def _parts(facts: dict[str, Any], read: Callable[[str], Split], keep: Keep) -> _Parts:
+    """Training, dev and test examples, as far as these come with the data to train on."""
     from regard.training import cmudict
-
-    return cmudict.load(stress=facts["stress"]) if facts["data"] is None else None
-
-
-def _splits(
-    run: Run, train: Split, english: _Splits | None, facts: dict[str, Any], keep: Keep, console: Console
-) -> _Splits:
-    """Training, dev and test examples; what is to be said of them is said."""
     from regard.training.splits import split_off
 
-    if english is not None:
-        splits = english
-    else:
-        test = run.read(facts["test"]) if facts["test"] else None
-        splits = (train, run.read(facts["dev"]), test) if facts["dev"] else (*split_off(train, keep=keep), test)
+    if facts["data"] is None:
+        return cmudict.load(stress=facts["stress"])
+    train = read(facts["data"])
+    return (train, None, None) if facts["dev"] else (*split_off(train, keep=keep), None)
+
+
+def _splits(run: Run, parts: _Parts, facts: dict[str, Any], console: Console) -> _Splits:
+    """The same with what is in files of its own; what is to be said of all is said."""
+    train, dev, test = parts
+    splits = train, dev or run.read(facts["dev"]), run.read(facts["test"]) if facts["test"] else test
     for split in splits:
         for note in split.notes if split else ():
             console.print(note)
