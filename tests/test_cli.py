@@ -221,6 +221,8 @@ def test_a_training_of_a_second_ends_and_leaves_a_model(data: Path, tmp_path: Pa
         (["--model", "transformer", "--score", "dot"], "--score: only with --model recurrent, and this is transformer"),
         (["--model", "transformer", "--no-input-feeding"], "--input-feeding: only with --model recurrent"),
         (["--model", "transformer", "--hidden-dim", "8", "--cell", "gru"], "--cell, --hidden-dim: only with"),
+        (["--model", "none"], "--model none: not for the task seq2seq; choose recurrent or transformer"),
+        (["--subwords", "50"], "--subwords: only with --units subword"),
         (["--bogus"], "--bogus"),
     ],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from commands import Command
+from regard.cli.tasks import TASKS
 from regard.training.guess import guess_task
 
 pytest_plugins = ["command_fixtures"]
@@ -248,3 +250,13 @@ def test_a_model_knows_nothing_of_what_is_set_apart_to_choose_it_by(tmp_path: Pa
     assert "2 of 20 examples set apart" in ended.out
     known = json.loads((run / "words.vocabulary.json").read_text(encoding="utf-8"))
     assert len([word for word in known if word[-1].isdecimal()]) == 18
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_help_of_train_names_the_numbers_that_are_taken(task: str, regard: Command) -> None:
+    _, *sections = re.split(r"\n  --", regard("train", "--help").out)
+    told = {section.split()[0].replace("-", "_"): set(re.findall(r"[\d.,]*\d", section)) for section in sections}
+    taken = [TASKS[task].OPTIONS, *TASKS[task].MODELS.values(), TASKS[task].LENGTH]
+    numbers = [(name, value) for options in taken for name, value in options.items() if type(value) in (int, float)]
+    assert len(numbers) > 8
+    assert [(name, value) for name, value in numbers if f"{value:g}" not in told[name]] == []

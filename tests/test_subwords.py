@@ -111,6 +111,8 @@ def test_room_for_the_characters_is_needed() -> None:
     with pytest.raises(ArgumentError, match=r"room for the 4 different characters .*, got a size of 3; give more"):
         Subwords.from_texts(["abc"], 3)
     assert Subwords.from_texts(["abc"], 4).units == (" ", "a", "b", "c")
+    with pytest.raises(ArgumentError, match="at least 1, got -3"):
+        Subwords.from_texts(["abcd"], -3)
 
 
 def unknown_of_their_own(text: str) -> str:

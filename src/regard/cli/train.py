@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from regard.training.module import Recipe
 
+_UNITS = ("units", "source_units", "target_units")
 _OF_ALL = {  # options of every task
     "data", "dev", "test", "task", "stress", "out", "resume", "minutes", "epochs", "seed", "model", "patience",
     "on_disk",
 }  # fmt: skip
 _ABOUT_DATA = {  # options that nothing but DATA needs
-    "task", "columns", "tag", "units", "source_units", "target_units", "subwords", "shared", "normalize",
+    "task", "columns", "tag", *_UNITS, "subwords", "shared", "normalize",
     "dev", "test", "max_length", "on_disk",
 }  # fmt: skip
 _data, _run, _model, _recurrent, _transformer, _training = (
@@ -72,14 +73,18 @@ def train(
     target_units: Annotated[str | None, _data(metavar="UNITS", help="the same for the target alone")] = None,
     subwords: Annotated[int | None, _data(metavar="N", help="how many subwords; left out: 8000")] = None,
     shared: Annotated[
-        bool | None, _data("--shared", help="one vocabulary, and one table of embeddings, for both sides")
+        bool | None, _data("--shared", help="one vocabulary for both sides; in a transformer one table of embeddings")
     ] = None,
     normalize: Annotated[
         Literal["nfc", "nfd", "none"] | None,
         _data(metavar="FORM", help="Unicode: compose (nfc) or decompose (nfd) what is read; left out: none"),
     ] = None,
     max_length: Annotated[
-        int | None, _data(metavar="N", help="leave out pairs with more units than this on a side; left out: 200")
+        int | None,
+        _data(
+            metavar="N",
+            help="leave out pairs with more units than this on a side, 200; cut texts to classify at it, 400",
+        ),
     ] = None,
     on_disk: Annotated[
         bool, _data("--on-disk", help="keep examples on disk, not in memory; by itself from 256 MB of DATA on")
@@ -105,13 +110,14 @@ def train(
     ] = None,
     layers: Annotated[
         int | None,
-        _model(metavar="N", help="of the encoder, 1; of a transformer's encoder and decoder, 3"),
+        _model(metavar="N", help="of the encoder, 1, to tag 2; of a transformer's encoder and decoder, 3"),
     ] = None,
     dropout: Annotated[
         float | None,
         _model(
             metavar="X",
-            help="share of units dropped in training; left out: 0.3, of a transformer 0.1, with 50,000 pairs none",
+            help="share of units dropped in training; left out: 0.3, of a transformer 0.1, with 50,000 pairs none; "
+            "to tag 0.45, to classify 0.5",
         ),
     ] = None,
     word_dropout: Annotated[
@@ -131,13 +137,23 @@ def train(
     cell: Annotated[
         Literal["gru", "lstm"] | None, _recurrent(metavar="NAME", help="the recurrence, gru (left out) or lstm")
     ] = None,
-    embed_dim: Annotated[int | None, _recurrent(metavar="N", help="size of the embeddings; left out: 128")] = None,
-    hidden_dim: Annotated[
-        int | None, _recurrent(metavar="N", help="size of the states, an even number; left out: 256")
+    embed_dim: Annotated[
+        int | None, _recurrent(metavar="N", help="size of the embeddings; left out: 128, to classify 64")
     ] = None,
-    dim: Annotated[int | None, _transformer(metavar="N", help="size of embeddings and layers; left out: 128")] = None,
+    hidden_dim: Annotated[
+        int | None,
+        _recurrent(metavar="N", help="size of the states, an even number; left out: 256, to tag 400, to classify 128"),
+    ] = None,
+    dim: Annotated[
+        int | None,
+        _transformer(
+            metavar="N",
+            help="size of embeddings and layers; left out: 128; to tag and to classify --embed-dim and --hidden-dim",
+        ),
+    ] = None,
     heads: Annotated[
-        int | None, _transformer(metavar="N", help="attentions side by side in a layer; left out: 4")
+        int | None,
+        _transformer(metavar="N", help="attentions side by side in a layer, and in all classifiers; left out: 4"),
     ] = None,
     feedforward: Annotated[
         int | None, _transformer(metavar="N", help="size within the feed-forward layers; left out: 256")
@@ -148,14 +164,22 @@ def train(
     ] = None,
     lr: Annotated[float | None, _training(metavar="X", help="highest learning rate; left out: 0.003")] = None,
     warmup: Annotated[
-        int | None, _training(metavar="N", help="updates until it is reached; left out: 200, of a transformer 300")
+        int | None,
+        _training(
+            metavar="N",
+            help="updates until it is reached; left out: 200, of pairs by a transformer 300, to classify 100",
+        ),
     ] = None,
     batch_tokens: Annotated[
-        int | None, _training(metavar="N", help="units in a batch, both sides and padding; left out: 1200")
+        int | None,
+        _training(
+            metavar="N", help="units in a batch, both sides and padding; left out: 1200, to tag 500, to classify 600"
+        ),
     ] = None,
     weight_decay: Annotated[float | None, _training(metavar="X", help="of AdamW; left out: 0.01")] = None,
     label_smoothing: Annotated[
-        float | None, _training(metavar="X", help="share of probability spread over all units; left out: 0.05")
+        float | None,
+        _training(metavar="X", help="share of probability spread over all units; left out: 0.05, to classify 0.1"),
     ] = None,
     patience: Annotated[
         int, _training(metavar="N", help="stop after so many dev scores, of 12, without a better one")
@@ -227,6 +251,10 @@ def _options(context: Context, given: set[str], task: str) -> dict[str, Any]:
     """The options of a task, with what they are when left out; those that would have no effect are refused."""
     models = TASKS[task].MODELS
     model = context.params["model"] or next(iter(models))
+    if model not in models:
+        context.fail(f"--model {model}: not for the task {task}; choose {' or '.join(models)}")
+    if "subwords" in given and "subword" not in (context.params[name] for name in _UNITS):
+        context.fail("--subwords: only with --units subword")
     left_out = {**TASKS[task].OPTIONS, **models[model], "model": model}
     for other, names in models.items():
         wrong = given & (names.keys() - left_out.keys())

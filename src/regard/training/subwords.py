@@ -47,8 +47,10 @@ class Subwords:
     def from_texts(cls, texts: Iterable[str], size: int) -> Subwords:
         """Learn at most ``size`` units from texts: all their characters, then the most frequent pairs.
 
-        The order of the texts has no say. Raises ``ArgumentError`` when the characters alone are more than ``size``.
+        The order of the texts has no say. Raises ``ArgumentError`` when ``size`` is below 1, or the characters alone are more.
         """
+        if size < 1:
+            raise ArgumentError(f"expected a number of subwords of at least 1, got {size}")
         tokenizer = Tokenizer(BPE(unk_token=_UNKNOWN))
         tokenizer.pre_tokenizer = Split(Regex(_PARTS), "isolated")
         trainer = BpeTrainer(vocab_size=size + 1, initial_alphabet=[_UNKNOWN], show_progress=False)
