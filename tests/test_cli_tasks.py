@@ -225,12 +225,16 @@ def test_inflection_with_decomposed_letters(tmp_path: Path, regard: Command) -> 
     ended = regard("train", data, "--dev", data, "--normalize", "nfd", "--out", run, "--epochs", "60", *SMALL)
     assert ended.code == 0, ended
     assert "read as SOURCE TAB FEATURES TAB TARGET" in ended.out
+    assert "\n  Baum  N;PL  Bäume\n" in ended.out
     (tmp_path / "new.tsv").write_text("Baum\tN;PL\n\nHaus\tN;SG\n", encoding="utf-8")
     assert regard("predict", run, tmp_path / "new.tsv").out == "Bäume\n\nHaus\n"
     (tmp_path / "composed.tsv").write_text("Bäum\tN;PL\n", encoding="utf-8")
     answer = json.loads(regard("predict", run, tmp_path / "composed.tsv", "--json").out)
     assert answer["source"] == "Bäum\tN;PL"
     assert json.loads(regard("evaluate", run, data, "--json").out)["exact"] == 1.0
+    assert regard("export", run).code == 0
+    readme = (run / "onnx" / "README.md").read_text(encoding="utf-8")
+    assert "return unicodedata.normalize('NFC', ''.join(found))" in readme
     assert regard("look", run, "Baum\tN;PL").out.startswith("Baum\tN;PL\tBäume\n")
     (tmp_path / "bad.tsv").write_text("Baum\tN;PL\nBaum\n", encoding="utf-8")
     ended = regard("predict", run, tmp_path / "bad.tsv")

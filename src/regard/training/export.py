@@ -141,6 +141,8 @@ def _texts(run: Seq2SeqRun) -> dict[str, str]:
         split = "[text[a:b] for a, b in Tokenizer.from_file('source.tokenizer.json').encode(text).offsets]"
     if isinstance(run.target_units, Units):
         join = f"{run.target_units.separator!r}.join(found)"
+    if run.normal == "nfd":
+        join = f"unicodedata.normalize('NFC', {join})"
     imports = "import unicodedata\n" * (run.normal != "none"), "from tokenizers import Tokenizer\n" * ("Token" in split)
     return {"units": said, "before": before, "split": split, "join": join, "imports": "".join(imports)}
 

@@ -140,7 +140,8 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
     from regard.training.seq2seq import Search
 
     answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
-    sources = [source_text(example.source, run.source_units) for example in examples]
+    # A TAB would put the answers out of line
+    sources = [source_text(example.source, run.source_units).replace("\t", "  ") for example in examples]
     width = max(map(cell_len, sources))
     for source, example, answer in zip(sources, examples, answers, strict=True):
         found, wanted = answer.predictions[0].text, compose(run.target_units.join(example.target), run.normal)
