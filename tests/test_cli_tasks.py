@@ -169,6 +169,7 @@ GUESSES: dict[str, tuple[str, str]] = {
     "classes": ("a fine film\tgood\na dull one\tbad\nso fine\tgood\nso very dull\tbad\n" * 5, "classify"),
     "classes first": ("good\ta fine film\nbad\ta dull one\ngood\tso fine\nbad\tso very dull\n" * 5, "classify"),
     "JSON": ('{"text": "a film", "label": "good"}\n', "classify"),
+    "names of signs": ("{\tleft brace\n}\tright brace\n", "seq2seq"),
     "empty": ("", "seq2seq"),
 }
 

@@ -128,8 +128,6 @@ def _draw(ax: Axes, text: _Text, left: float, top: float, highest: float, style:
         colour = COLOURS(weight / highest)
         down = line * _LINE
         shade = (left + x, top + down + (_LINE - _BOX) / 2)
-        ax.add_patch(
-            FancyBboxPatch(shade, width, _BOX, "round,pad=0,rounding_size=0.03", facecolor=colour, linewidth=0)
-        )
+        ax.add_patch(FancyBboxPatch(shade, width, _BOX, _ROUND, facecolor=colour, linewidth=0))
         dark = sum(share * part for share, part in zip((0.30, 0.59, 0.11), colour, strict=False)) < 0.55
         ax.text(left + x + _PAD, baseline + down, unit, color=PAPER if dark else INK, **style)

@@ -20,6 +20,7 @@ from os import PathLike
 
 from regard.errors import ArgumentError, DataError
 from regard.training.lines import name_of, read_lines
+from regard.training.texts import shown
 
 __all__ = ["Sentence", "check_column", "read"]
 
@@ -59,7 +60,7 @@ class Sentence:
             return sys.intern(tag)
         raise DataError(
             f"expected a tag for each word ({column} of CoNLL-U, or WORD TAB TAG), found none in "
-            f"{_shown(self.lines[place])}; add it",
+            f"{shown(self.lines[place])}; add it",
             file=self.name,
             line=self.number + place,
         )
@@ -90,7 +91,7 @@ def read(path: str | PathLike[str]) -> Iterator[Sentence]:
     """The sentences of a file, plain or gzip, or of standard input (``"-"``), as they come.
 
     All lines of the file are in one of the sentences; line ends and a byte order mark are not kept, see
-    `regard.training.data.read_lines`. Raises ``DataError`` with file and line for a line that is not of the format.
+    `regard.training.lines.read_lines`. Raises ``DataError`` with file and line for a line that is not of the format.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "words.txt")
@@ -125,7 +126,7 @@ def _sentence(block: list[tuple[int, str]], name: str, conllu: bool) -> Sentence
             continue
         fault = _fault(line, expected) if conllu else _simple_fault(line)
         if fault:
-            raise DataError(f"expected {fault} in {_shown(line)}", file=name, line=number)
+            raise DataError(f"expected {fault} in {shown(line)}", file=name, line=number)
         cells = line.split("\t")
         if not conllu or cells[_ID].isdecimal():
             words.append(sys.intern(cells[_FORM if conllu else 0]))
@@ -194,7 +195,3 @@ def _put(features: str, name: str, value: str) -> str:
     if value != _NOTHING:
         others.insert(place, feature)
     return "|".join(others) or _NOTHING
-
-
-def _shown(line: str) -> str:
-    return repr(line if len(line) <= 40 else line[:37] + "...")

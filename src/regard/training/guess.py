@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import islice
 from os import PathLike
 
+from regard.training.labelled import is_json
 from regard.training.lines import read_lines
 
 __all__ = ["guess_task"]
@@ -29,7 +30,7 @@ def guess_task(path: str | PathLike[str], columns: str | None = None) -> tuple[s
         return "seq2seq", ""
     lines = list(islice(read_lines(path), _LINES))
     filled = [line for line in lines if line.strip()]
-    if filled and filled[0].lstrip().startswith("{"):
+    if filled and is_json(filled[0]):
         return "classify", "JSON lines"
     if any(_CONLLU.fullmatch(line) for line in filled[:100]):
         return "tag", "CoNLL-U"

@@ -10,7 +10,7 @@ A file is UTF-8, plain or gzip, in one of two formats, told apart by its first l
 from __future__ import annotations
 
 import json
-import os
+import re
 import sys
 import unicodedata
 from collections import Counter
@@ -21,15 +21,26 @@ from os import PathLike
 from typing import Literal, NamedTuple
 
 from regard.errors import ArgumentError, DataError
-from regard.training.lines import read_lines
+from regard.training.lines import name_of, read_lines
 from regard.training.splits import Keep
+from regard.training.texts import is_blank, shown
 from regard.training.wording import count
 
-__all__ = ["Labelled", "LabelledTexts", "TextUnits", "guess_text_units", "read_labelled", "read_texts", "split_text"]
+__all__ = [
+    "Labelled",
+    "LabelledTexts",
+    "TextUnits",
+    "guess_text_units",
+    "is_json",
+    "read_labelled",
+    "read_texts",
+    "split_text",
+]
 
 TextUnits = Literal["words", "chars"]
 
 _LABEL, _TEXT = "label", "text"
+_OBJECT = re.compile(r'\s*\{ *(["}]|$)')
 _WITHIN = "'’-"  # marks that begin and end words too: 's, o', -ing
 
 
@@ -124,10 +135,10 @@ def read_labelled(
     """
     if max_length < 1:
         raise ArgumentError(f"expected max_length of at least 1, got {max_length}")
-    name = _name(path)
+    name = name_of(path)
     lines, blank = [], 0
     for number, line in enumerate(read_lines(path), start=1):
-        if _is_blank(line):
+        if is_blank(line):
             blank += 1
         else:
             lines.append((number, line))
@@ -135,7 +146,7 @@ def read_labelled(
         found = f"nothing but {count(blank, 'blank line')}" if blank else "an empty file"
         raise DataError(f"expected lines of TEXT TAB LABEL, or JSON lines, found {found}; check the path", file=name)
     guessed = []
-    if _is_json(lines[0][1]):
+    if is_json(lines[0][1]):
         columns = (_TEXT, _LABEL) if columns is None else _keys(columns)
         rows = [(number, *_record(line, columns, name, number)) for number, line in lines]
     else:
@@ -166,14 +177,14 @@ def read_texts(path: str | PathLike[str], columns: Sequence[str]) -> Iterator[st
     A line is a text; or, where it has as many columns as ``columns`` names, the text among them; or a JSON object,
     where the first line is one. A first line that names columns counts as blank.
     """
-    name, columns = _name(path), tuple(columns)
+    name, columns = name_of(path), tuple(columns)
     as_json: bool | None = None
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
-        first = as_json is None and not _is_blank(line)
+        first = as_json is None and not is_blank(line)
         if first:
-            as_json = _is_json(line)
-        if _is_blank(line) or (first and len(cells) > 1 and _is_header(cells)):
+            as_json = is_json(line)
+        if is_blank(line) or (first and len(cells) > 1 and _is_header(cells)):
             yield ""
         elif as_json:
             yield _value(_object(line, name, number), _keys(columns)[0], line, name, number)
@@ -181,16 +192,13 @@ def read_texts(path: str | PathLike[str], columns: Sequence[str]) -> Iterator[st
             yield cells[columns.index(_TEXT)] if _TEXT in columns and len(cells) == len(columns) else line
 
 
-def _name(path: str | PathLike[str]) -> str:
-    return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
+def is_json(line: str) -> bool:
+    """Whether a line begins as an object of JSON does: a brace alone may begin a text.
 
-
-def _is_blank(line: str) -> bool:
-    return not line or (line.isspace() and "\t" not in line)
-
-
-def _is_json(line: str) -> bool:
-    return line.lstrip().startswith("{")
+    >>> is_json('{"text": "so so"}'), is_json("{\\tleft brace")
+    (True, False)
+    """
+    return _OBJECT.match(line) is not None
 
 
 def _is_header(cells: Sequence[str]) -> bool:
@@ -250,7 +258,7 @@ def _row(line: str, width: int, name: str, number: int) -> list[str]:
         fault, remedy = "no TAB", "put one TAB (spaces do not count) between columns"
     else:
         fault, remedy = f"{len(cells)} columns", "name all of them, for instance --columns id,text,label"
-    raise DataError(f"expected {wanted}, found {fault} in {_shown(line)}; {remedy}", file=name, line=number)
+    raise DataError(f"expected {wanted}, found {fault} in {shown(line)}; {remedy}", file=name, line=number)
 
 
 def _guess_columns(rows: list[list[str]], name: str) -> tuple[str, str]:
@@ -286,10 +294,10 @@ def _object(line: str, name: str, number: int) -> dict[str, object]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"expected a JSON object, found {_shown(line)} ({error}); correct the line", file=name, line=number
+            f"expected a JSON object, found {shown(line)} ({error}); correct the line", file=name, line=number
         ) from error
     if not isinstance(record, dict):
-        raise DataError(f"expected a JSON object, found {_shown(line)}; correct the line", file=name, line=number)
+        raise DataError(f"expected a JSON object, found {shown(line)}; correct the line", file=name, line=number)
     return record
 
 
@@ -302,7 +310,7 @@ def _value(record: dict[str, object], key: str, line: str, name: str, number: in
         return json.dumps(value)
     found = "none" if value is None else type(value).__name__
     raise DataError(
-        f"expected text under the key {key!r}, found {found} in {_shown(line)}; name the keys with --columns, "
+        f"expected text under the key {key!r}, found {found} in {shown(line)}; name the keys with --columns, "
         f"for instance --columns sentence,class",
         file=name,
         line=number,
@@ -338,7 +346,3 @@ def _summary(name: str, examples: Sequence[Labelled]) -> str:
     if several:
         found.append(f"{count(several, 'text')} with more than one label")
     return f"{name}: {count(len(examples), 'text')}; {'; '.join(found)}"
-
-
-def _shown(line: str) -> str:
-    return repr(line if len(line) <= 40 else line[:37] + "...")

@@ -47,7 +47,8 @@ class Subwords:
     def from_texts(cls, texts: Iterable[str], size: int) -> Subwords:
         """Learn at most ``size`` units from texts: all their characters, then the most frequent pairs.
 
-        The order of the texts has no say. Raises ``ArgumentError`` when ``size`` is below 1, or the characters alone are more.
+        The order of the texts has no say. Raises ``ArgumentError`` when ``size`` is below 1, or below the number of
+        characters.
         """
         if size < 1:
             raise ArgumentError(f"expected a number of subwords of at least 1, got {size}")
