@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shlex
 from collections.abc import Iterator
@@ -101,14 +102,14 @@ def _found(folder: Path, names: set[str]) -> dict[str, Path]:
 
 
 def _labelled(file: Path) -> Iterator[str]:
-    """``text TAB label`` of lines that begin with a label and a space."""
-    from regard.training.lines import read_lines
-
-    for number, line in enumerate(read_lines(file), 1):
-        label, space, text = line.strip().partition(" ")
+    """``text TAB label`` of lines that begin with a label and a space; TREC, as published, has a byte of no encoding."""
+    content = file.read_bytes()
+    text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8", "replace")
+    for number, line in enumerate(text.splitlines(), 1):
+        label, space, words = line.strip().partition(" ")
         if not space:
             raise DataError("expected a label, a space and a text; fetch the file again", file=file, line=number)
-        yield f"{text}\t{label}"
+        yield f"{words}\t{label}"
 
 
 def _paired(source: Path, target: Path) -> Iterator[str]:
