@@ -102,7 +102,7 @@ def _found(folder: Path, names: set[str]) -> dict[str, Path]:
 
 
 def _labelled(file: Path) -> Iterator[str]:
-    """``text TAB label`` of lines that begin with a label and a space; TREC, as published, has a byte of no encoding."""
+    """``text TAB label`` of lines of a label, a space and a text; TREC, as published, has a byte of no encoding."""
     content = file.read_bytes()
     text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8", "replace")
     for number, line in enumerate(text.splitlines(), 1):
