@@ -216,3 +216,12 @@ def test_options_are_checked(write: Write) -> None:
         read_labelled(write(RECORDS), ["id", "sentence", "class"])
     with pytest.raises(DataError, match=r"data\.tsv:1: expected a JSON object"):
         list(read_texts(write("{\n"), ("text", "label")))
+
+
+def test_half_of_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "films.jsonl"
+    path.write_text(
+        '{"text": "\\ud83d\\ude00", "label": "good"}\n{"text": "\\ud83d", "label": "bad"}\n', encoding="utf-8"
+    )
+    with pytest.raises(DataError, match=r"films.jsonl:2: expected text, found half of a surrogate pair under the key"):
+        read_labelled(path)

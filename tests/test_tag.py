@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -204,3 +206,9 @@ def test_a_file_is_tagged_as_it_streams_through(tmp_path: Path) -> None:
     written = list(run.tag(conllu.read(path)))
     (first, second) = run.predict([("so", "bing"), ("badly",)])
     assert written == [f"so\t{first[0]}", f"bing\t{first[1]}", "", "", "# end", f"badly\t{second[0]}"]
+
+
+def test_standard_input_without_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(DataError, match="<stdin>: expected words"):
+        read_tagged("-")

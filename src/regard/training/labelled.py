@@ -40,6 +40,7 @@ __all__ = [
 TextUnits = Literal["words", "chars"]
 
 _LABEL, _TEXT = "label", "text"
+_HALF = re.compile(r"[\ud800-\udfff]")
 _OBJECT = re.compile(r'\s*\{ *(["}]|$)')
 _WITHIN = "'’-"  # marks that begin and end words too: 's, o', -ing
 
@@ -305,6 +306,9 @@ def _value(record: dict[str, object], key: str, line: str, name: str, number: in
     """The text of a key; numbers and truth values, as labels may be, as JSON writes them."""
     value = record.get(key)
     if isinstance(value, str):
+        if _HALF.search(value):  # JSON can spell it, UTF-8 cannot
+            fault = f"half of a surrogate pair under the key {key!r}"
+            raise DataError(f"expected text, found {fault} in {shown(line)}; correct it", file=name, line=number)
         return value
     if isinstance(value, int | float):
         return json.dumps(value)

@@ -17,6 +17,7 @@ from regard.models.symbols import EOS
 from regard.models.tagger import Tagger, TaggerConfig, Words
 from regard.training import conllu
 from regard.training.batches import pad
+from regard.training.lines import name_of
 from regard.training.metrics import Scores, score_tags
 from regard.training.run import Run, in_windows
 from regard.training.splits import Keep
@@ -59,13 +60,11 @@ def read_tagged(path: str | PathLike[str], column: str = "upos", keep: Keep = li
     is no word, or no tag in the column; ``ArgumentError`` when there can be no such column.
     """
     conllu.check_column(column)
-    name = str(path)
+    name = name_of(path)
     tags: Counter[str] = Counter()
 
     def found() -> Iterator[Example]:
-        nonlocal name
         for sentence in conllu.read(path):
-            name = sentence.name
             if sentence.words:
                 example = Example(sentence.words, sentence.tags(column))
                 tags.update(example.tags)
