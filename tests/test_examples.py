@@ -92,3 +92,10 @@ def test_a_part_alone_is_measured_anew(
 
 def columns(direction: dict[str, Any]) -> list[list[float]]:
     return [list(column) for column in zip(*direction["accuracy"].values(), strict=True)]
+
+
+def test_the_page_shows_what_was_measured(example: ModuleType) -> None:
+    page = (ROOT / "docs" / "rnn_vs_attention.md").read_text(encoding="utf-8")
+    values = json.loads(KEPT.read_text(encoding="utf-8"))
+    for table in example.tables(values).values():
+        assert table in page
