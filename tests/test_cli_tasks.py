@@ -152,12 +152,14 @@ def test_an_option_of_another_task_is_refused(
     assert f"{refused}: not for the task {options[1]}" in " ".join(ended.err.split())
 
 
-def test_options_of_a_search_mean_nothing_to_a_classifier(tmp_path: Path, regard: Command) -> None:
+def test_a_classifier_has_no_search_and_no_export(tmp_path: Path, regard: Command) -> None:
     data, run = films(tmp_path / "films.tsv"), tmp_path / "run"
     assert regard("train", data, "--heads", "2", "--out", run, *TINY, "--epochs", "1").code == 0
     for command in (["predict", run, data], ["evaluate", run, data], ["look", run, "a film"]):
         ended = regard(*command, "--beam", "3")
         assert (ended.code, "--beam: has no effect" in " ".join(ended.err.split())) == (2, True)
+    ended = regard("export", run)
+    assert (ended.code, "expected a run of the task seq2seq, which alone can be exported" in ended.err) == (1, True)
 
 
 GUESSES: dict[str, tuple[str, str]] = {

@@ -25,9 +25,14 @@ def export(
         raise ArgumentError(f"--to: expected onnx, the one format there is, got {to!r}")
     from regard.training.export import export_run
     from regard.training.seq2seq import Seq2SeqRun
+    from regard.training.tasks import open_run
 
-    folder = out or run / to
-    exported = export_run(Seq2SeqRun.load(run), folder)
+    opened, folder = open_run(run), out or run / to
+    if not isinstance(opened, Seq2SeqRun):
+        raise ArgumentError(
+            f"{run}: expected a run of the task seq2seq, which alone can be exported, got {opened.task}"
+        )
+    exported = export_run(opened, folder)
     for name, size in exported.sizes.items():
         print(f"{folder / name}: {size / 1e6:.2f} MB")
     print(f"in onnxruntime they give the model's numbers, up to {exported.error:.1e}")
