@@ -158,6 +158,11 @@ def test_a_classifier_has_no_search_and_no_export(tmp_path: Path, regard: Comman
     for command in (["predict", run, data], ["evaluate", run, data], ["look", run, "a film"]):
         ended = regard(*command, "--beam", "3")
         assert (ended.code, "--beam: has no effect" in " ".join(ended.err.split())) == (2, True)
+    (tmp_path / "new.txt").write_text("a quaint film\n", encoding="utf-8")
+    assert (
+        "1 unit that training never saw, read by their letters alone"
+        in regard("predict", run, tmp_path / "new.txt").err
+    )
     ended = regard("export", run)
     assert (ended.code, "expected a run of the task seq2seq, which alone can be exported" in ended.err) == (1, True)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.notes import counted, note
 from regard.errors import ArgumentError
+from regard.training.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,9 +111,9 @@ def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
             score = [f"{answer.probabilities[answer.label]:.4f}"] if options["scores"] and answer.label else []
             print("\t".join([answer.label, *score]))
     if unseen:
-        note(f"{unseen:,} units that training never saw, read by their letters alone")
+        note(f"{count(unseen, 'unit')} that training never saw, read by their letters alone")
     if cut:
-        note(f"{cut:,} texts cut to the {run.max_length} units that the model takes")
+        note(f"{count(cut, 'text')} cut to the {run.max_length} units that the model takes")
 
 
 def look(run: ClassifyRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:

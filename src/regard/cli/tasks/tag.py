@@ -136,7 +136,7 @@ def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> 
             raise ArgumentError(f"expected texts with at least one word, got {text!r}")
         tags, weights = run.look(words)
         print(f"{text}\t{' '.join(tags)}")
-        rows = [f"{word} {tag}" for word, tag in zip(words, tags, strict=True)]
+        rows = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
         pictures.append(Alignment(weights.mean((0, 1)), rows, words, text))
         which = f"{text}: " * (len(texts) > 1)
         lines += [
