@@ -51,7 +51,12 @@ def test_help_fits_a_terminal(command: list[str], regard: Command, monkeypatch: 
 
 def test_help_names_every_command(regard: Command) -> None:
     out = regard("--help").out
-    for line in ("train     Train a model.", "predict   Answer each line of a file, or tag each word.", "--debug", "Start with: regard"):
+    for line in (
+        "train     Train a model.",
+        "predict   Answer each line of a file, or tag each word.",
+        "--debug",
+        "Start with: regard",
+    ):
         assert line in out
     assert regard().err + regard().out == regard("--help").out
 
