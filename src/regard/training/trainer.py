@@ -90,9 +90,8 @@ def fit(
         say=console.print,
     )
     state = directory / "resume.ckpt"
-    callbacks = [pace, best, stop, Resume(state)]
-    if console.is_terminal and processes.rank() == 0:
-        callbacks.append(Bar(console, pace, best))
+    shown = [Bar(console, pace, best)] if console.is_terminal and processes.rank() == 0 else []
+    callbacks = [pace, best, stop, Resume(state), *shown]
     if resume:
         _check(state)
     loader = _loader(run, encoded, sampler)
