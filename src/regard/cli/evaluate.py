@@ -32,9 +32,8 @@ def evaluate(
     from regard.training.tasks import open_run
 
     opened = open_run(run)
-    options = given(
-        context, opened.task, {"as_json", *({"beam", "length_penalty"} if opened.task == "seq2seq" else ())}
-    )
+    searched = {"beam", "length_penalty"} if isinstance(opened, Seq2SeqRun) else set()
+    options = given(context, opened.task, {"as_json"} | searched)
     split = opened.read(file)
     for text in (*split.notes, *opened.unseen(split)):
         note(text)

@@ -161,7 +161,7 @@ def _report(run: Run, dev: dict[str, object], test: Split | None, directory: Pat
 
     scores = {"dev": dev}
     if test is not None:
-        result = TASKS[run.task].score(run, test.examples)
+        result = run.test(test.examples)
         console.print(f"test ({test.name}{TASKS[run.task].HOW_SCORED}): {result.text}")
         scores["test"] = result.as_dict()
     text = json.dumps(scores, indent=2) + "\n"

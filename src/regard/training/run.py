@@ -91,6 +91,10 @@ class Run(ABC):
     def score(self, examples: Sequence[Any], *, confidence: bool = False) -> Scores:
         """How right the model is on examples, as quickly as can be told: what the best model is chosen by."""
 
+    def test(self, examples: Sequence[Any]) -> Scores:
+        """The same when the model takes its time, where a task lets it: what is said of it in the end."""
+        return self.score(examples)
+
     @classmethod
     def load(cls, directory: str | Path, *, trained: bool = True) -> Self:
         """Open a run directory of this task, ready to predict; `RunError` when it is missing, damaged, or another's.

@@ -205,6 +205,9 @@ class Seq2SeqRun(Run):
             return score_units(outputs, references, self.unit_error, confidence=confidence)
         return score_texts(self._texts(outputs), self._texts(references), confidence=confidence)
 
+    def test(self, examples: Sequence[Example]) -> Scores:
+        return self.score(examples, Search())
+
     def _texts(self, targets: Iterable[Sequence[str]]) -> list[str]:
         return [compose(self.target_units.join(units), self.normal) for units in targets]
 

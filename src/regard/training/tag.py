@@ -214,6 +214,11 @@ class TagRun(Run):
 
     def tag(self, sentences: Iterable[conllu.Sentence]) -> Iterator[str]:
         """The lines of a file with this model's tags, all else as it is; its sentences are read as they are needed."""
+        for sentence, tags in self.tags_of(sentences):
+            yield from sentence.tagged(tags, self.column)
+
+    def tags_of(self, sentences: Iterable[conllu.Sentence]) -> Iterator[tuple[conllu.Sentence, list[str]]]:
+        """Each sentence of a file, with a tag for each of its words."""
         waiting: deque[conllu.Sentence] = deque()
 
         def words() -> Iterator[Sequence[str]]:
@@ -222,7 +227,7 @@ class TagRun(Run):
                 yield sentence.words
 
         for tags in self.predict(words()):
-            yield from waiting.popleft().tagged(tags, self.column)
+            yield waiting.popleft(), tags
 
     def score(self, examples: Sequence[Example], *, confidence: bool = False) -> Scores:
         """Compare the tags with those of the examples."""

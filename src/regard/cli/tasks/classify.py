@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from regard.training.classify import Answer, ClassifyRun
     from regard.training.labelled import LabelledTexts
-    from regard.training.metrics import Scores
 
 # The options of `regard train` that have an effect, and what they are when left out
 OPTIONS: dict[str, Any] = {
@@ -75,11 +74,6 @@ def new(texts: LabelledTexts, options: dict[str, Any]) -> ClassifyRun:
 def about(run: ClassifyRun) -> str:
     """What is to be said of a new model besides its size."""
     return f"{len(run.words):,} words, {len(run.labels):,} labels"
-
-
-def score(run: ClassifyRun, examples: list[Any]) -> Scores:
-    """How right the model is; a classifier has but one way."""
-    return run.score(examples)
 
 
 def show(run: ClassifyRun, examples: list[Any], directory: Path, console: Console) -> None:

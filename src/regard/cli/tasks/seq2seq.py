@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from regard.models import Config
     from regard.training.data import Pairs
-    from regard.training.metrics import Scores
     from regard.training.seq2seq import Answer, Search, Seq2SeqRun
 
 # The options of `regard train` that have an effect, and what they are when left out
@@ -120,13 +119,6 @@ def _config(options: dict[str, Any], pairs: int) -> Config:
 def about(run: Seq2SeqRun) -> str:
     """What is to be said of a new model besides its size."""
     return f"vocabularies {len(run.source)} and {len(run.target)}"
-
-
-def score(run: Seq2SeqRun, examples: list[Any]) -> Scores:
-    """How right the model is when it takes its time."""
-    from regard.training.seq2seq import Search
-
-    return run.score(examples, Search())
 
 
 def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.training.conllu import Sentence
-    from regard.training.metrics import Scores
     from regard.training.tag import Tagged, TagRun
 
 # The options of `regard train` that have an effect, and what they are when left out
@@ -73,11 +71,6 @@ def about(run: TagRun) -> str:
     return f"{len(run.words):,} words, {len(run.characters):,} characters, {len(run.labels):,} tags"
 
 
-def score(run: TagRun, examples: list[Any]) -> Scores:
-    """How right the model is; a tagger has but one way."""
-    return run.score(examples)
-
-
 def show(run: TagRun, examples: list[Any], directory: Path, console: Console) -> None:
     """Tell what becomes of a few sentences."""
     for example, found in zip(examples, run.predict(example.words for example in examples), strict=True):
@@ -93,30 +86,19 @@ def predict(run: TagRun, file: str, options: dict[str, Any]) -> None:
     from regard.training import conllu
 
     sentences = conllu.read(file)
+    groups: Iterable[Iterable[Sentence]] = [sentences]
     if file == "-" and sys.stdin.isatty():  # one at a time: somebody waits for the answer
         note("CoNLL-U, or a word a line; a blank line ends a sentence, Ctrl-D all")
-        for sentence in sentences:
-            print("\n".join(run.tag([sentence])))
-        return
-    if options["as_json"]:
-        for sentence, tags in _tagged(run, sentences):
-            print(json.dumps({"words": sentence.words, "tags": tags}, ensure_ascii=False))
-        return
-    for line in counted(run.tag(sentences), "line"):
-        print(line)
+        groups = ([sentence] for sentence in sentences)
+    for group in groups:
+        for line in counted(_objects(run, group) if options["as_json"] else run.tag(group), "line"):
+            print(line)
 
 
-def _tagged(run: TagRun, sentences: Iterator[Sentence]) -> Iterator[tuple[Sentence, list[str]]]:
-    waiting: deque[Sentence] = deque()
-
-    def words() -> Iterator[tuple[str, ...]]:
-        for sentence in sentences:
-            if sentence.words:
-                waiting.append(sentence)
-                yield sentence.words
-
-    for tags in run.predict(words()):
-        yield waiting.popleft(), tags
+def _objects(run: TagRun, sentences: Iterable[Sentence]) -> Iterator[str]:
+    for sentence, tags in run.tags_of(sentences):
+        if sentence.words:  # not what follows the last one
+            yield json.dumps({"words": sentence.words, "tags": tags}, ensure_ascii=False)
 
 
 def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
