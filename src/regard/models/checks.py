@@ -12,7 +12,21 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-__all__ = ["check_lengths"]
+__all__ = ["check_at_least_1", "check_lengths", "check_shares"]
+
+
+def check_at_least_1(config: object, *names: str) -> None:
+    """Refuse a config with a number below 1 where it must have more."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(config, name)}")
+
+
+def check_shares(config: object, *names: str) -> None:
+    """Refuse a config with what is no share of units to drop."""
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(config, name)}")
 
 
 def check_lengths(source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> None:

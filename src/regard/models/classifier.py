@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.errors import ArgumentError
 from regard.functional import padding
-from regard.models.checks import check_lengths
+from regard.models.checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
 from regard.models.recurrence import read
 from regard.models.symbols import BOS, PAD, UNK
@@ -53,15 +53,11 @@ class ClassifierConfig:
     pair_size: int = 30_011
 
     def __post_init__(self) -> None:
-        for name in ("embed_dim", "layers", "heads"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(self, name)}")
+        check_at_least_1(self, "embed_dim", "layers", "heads")
         for name in ("gram_size", "pair_size"):
             if getattr(self, name) < 2:
                 raise ArgumentError(f"{name}: expected a number of at least 2, got {getattr(self, name)}")
-        for name in ("dropout", "word_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(self, name)}")
+        check_shares(self, "dropout", "word_dropout")
         if self.encoder not in ("none", "recurrent", "transformer"):
             raise ArgumentError(f"encoder: expected 'none', 'recurrent' or 'transformer', got {self.encoder!r}")
         if self.encoder != "none" and (self.hidden_dim < 2 or self.hidden_dim % 2):

@@ -11,7 +11,7 @@ from torch import nn
 from regard.errors import ArgumentError
 from regard.functional import padding
 from regard.models.cells import GRUCell, LSTMCell
-from regard.models.checks import check_lengths
+from regard.models.checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
 from regard.models.recurrence import fusible, read
 from regard.models.symbols import PAD
@@ -52,11 +52,8 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         if self.hidden_dim < 2 or self.hidden_dim % 2:
             raise ArgumentError(f"hidden_dim: expected an even number, half for each direction, got {self.hidden_dim}")
-        for name in ("embed_dim", "encoder_layers"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ArgumentError(f"dropout: expected a number from 0 to below 1, got {self.dropout}")
+        check_at_least_1(self, "embed_dim", "encoder_layers")
+        check_shares(self, "dropout")
         if self.cell not in ("gru", "lstm"):
             raise ArgumentError(f"cell: expected 'gru' or 'lstm', got {self.cell!r}")
         if self.score not in ("additive", "dot", "scaled_dot", "general", None):

@@ -10,7 +10,7 @@ from torch import nn
 from regard.errors import ArgumentError
 from regard.functional import padding
 from regard.models._words import Words, WordVectors
-from regard.models.checks import check_lengths
+from regard.models.checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
 from regard.models.recurrence import read
 from regard.nn import BlockConfig, Dropout, TransformerEncoder
@@ -48,17 +48,13 @@ class TaggerConfig:
     word_dropout: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("embed_dim", "layers", "heads"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(self, name)}")
+        check_at_least_1(self, "embed_dim", "layers", "heads")
         for name in ("character_dim", "hidden_dim"):
             if getattr(self, name) < 2 or getattr(self, name) % 2:
                 raise ArgumentError(
                     f"{name}: expected an even number, half for each direction, got {getattr(self, name)}"
                 )
-        for name in ("dropout", "word_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(self, name)}")
+        check_shares(self, "dropout", "word_dropout")
         if self.encoder not in ("recurrent", "transformer"):
             raise ArgumentError(f"encoder: expected 'recurrent' or 'transformer', got {self.encoder!r}")
         if self.attends and self.hidden_dim % self.heads:

@@ -12,7 +12,7 @@ from torch import nn
 
 from regard.errors import ArgumentError
 from regard.functional import Observation, padding
-from regard.models.checks import check_lengths
+from regard.models.checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
 from regard.models.symbols import PAD
 from regard.nn import BlockConfig, Dropout, TransformerDecoder, TransformerEncoder
@@ -65,17 +65,14 @@ class TransformerConfig:
     shared_embeddings: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("dim", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(self, name)}")
+        check_at_least_1(self, "dim", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
         if self.dim % self.heads:
             raise ArgumentError(f"heads: expected a divisor of dim ({self.dim}), got {self.heads}")
         if self.positions == "rotary" and self.dim // self.heads % 2:
             raise ArgumentError(
                 f"heads: expected an even dim / heads for rotary positions, which turn pairs, got {self.heads}"
             )
-        if not 0 <= self.dropout < 1:
-            raise ArgumentError(f"dropout: expected a number from 0 to below 1, got {self.dropout}")
+        check_shares(self, "dropout")
         if self.positions not in _POSITIONS:
             raise ArgumentError(
                 f"positions: expected one of {', '.join(map(repr, _POSITIONS))}, got {self.positions!r}"
