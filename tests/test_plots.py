@@ -382,7 +382,7 @@ def test_without_matplotlib_the_error_names_the_extra() -> None:
         "import sys\n"
         "sys.modules['matplotlib'] = None\n"
         "from regard.errors import RegardError\n"
-        "try:\n    import regard.look\n"
+        "try:\n    from regard.look import alignment\n"
         "except RegardError as error:\n    print(error)\n"
     )
     assert "pip install 'regard[look]'" in said

@@ -1,7 +1,25 @@
-"""Pictures of what a model attended to."""
+"""What a model attended to: watched (`regard.watch`), summed up, and shown in pictures and pages."""
 
 from __future__ import annotations
 
-from regard.look.plots import Alignment, alignment, alignments, grid, position_encoding, save
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Alignment", "alignment", "alignments", "grid", "position_encoding", "save"]
+if TYPE_CHECKING:
+    from regard.look.plots import Alignment, alignment, alignments, grid, position_encoding, save
+    from regard.look.seen import Layer, Seen
+
+__all__ = ["Alignment", "Layer", "Seen", "alignment", "alignments", "grid", "position_encoding", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first named: to watch a model needs no matplotlib.
+    if name not in __all__:
+        raise AttributeError(f"module 'regard.look' has no attribute {name!r}")
+    home = "seen" if name in ("Layer", "Seen") else "plots"
+    globals()[name] = found = getattr(importlib.import_module(f"regard.look.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__
