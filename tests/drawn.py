@@ -41,6 +41,8 @@ EVERYTHING: dict[str, Any] = {  # that an Observe can ask for
     "top": 3,
     "position": True,
     "max": True,
+    "distance": True,
+    "offsets": [0, -1, 2],
 }
 LAYOUTS = ["contiguous", "transposed", "strided", "unaligned", "expanded"]
 

@@ -58,8 +58,9 @@ def test_operators_pass_opcheck(shape: tuple[int, ...], mask: str) -> None:
     output, _ = ops.additive(*inputs, None, 0.0, True, "cpu")
     assert all(x.is_contiguous() for x in (output, *torch.autograd.grad(output.sum(), inputs[:4])))
     names = ["entropy", "received", "rows", "top", "keys", "weights", "max", "position", "logsumexp"]
+    names += ["distance", "offsets"]
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(ops.statistics, (*inputs, None, [0], 3, names, "cpu"), test_utils=tests)
+    torch.library.opcheck(ops.statistics, (*inputs, names, None, [0], 3, [0, -2], "cpu"), test_utils=tests)
 
 
 EDGES = {

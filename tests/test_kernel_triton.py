@@ -186,7 +186,7 @@ def test_operators_pass_opcheck(mask: str) -> None:
     inputs = (*leaves, call.bias, table, keep, low, high)
     torch.library.opcheck(ops.additive, (*inputs, torch.tensor(7), 0.25, False, "triton"))
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(ops.statistics, (*inputs, None, [0], 3, list(EVERYTHING)[:1], "triton"), test_utils=tests)
+    torch.library.opcheck(ops.statistics, (*inputs, list(EVERYTHING)[:1], None, [0], 3, [], "triton"), test_utils=tests)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drawn import EVERYTHING, SHAPES, Call, calls, fixed_like, gradients, make_call
+from drawn import EVERYTHING, SHAPES, Call, calls, fixed_like, gradients, make_call, make_score
 from regard import Observe
+from regard.functional import observed
 
 
 @given(calls(), st.sampled_from([0.0, 0.4]), st.sampled_from([*EVERYTHING, "all"]))
@@ -39,6 +40,11 @@ def test_statistics_agree_with_the_matrix(call: Call) -> None:
     close(weighted.received, (received[..., None] * weights).sum(-2))
     close(seen.position, (weights * torch.arange(keys)).sum(-1))
     close(seen.max, weights.max(-1).values)
+    places = torch.arange(call.shape[-2])[:, None] + (keys - call.shape[-2])
+    away = torch.arange(keys) - places
+    close(seen.distance, (weights * away.abs()).sum(-1))
+    for offset, there in zip(EVERYTHING["offsets"], seen.offsets.unbind(-1), strict=True):
+        close(there, (weights * (away == offset)).sum(-1))
     close(seen.top.weights, weights.sort(descending=True).values[..., :3])
     nothing = seen.top.keys < 0
     assert not seen.top.weights[nothing].any()
@@ -46,6 +52,22 @@ def test_statistics_agree_with_the_matrix(call: Call) -> None:
     assert torch.equal((~nothing).sum(-1), call.allowed.sum(-1).clamp(max=3))
     empty = ~call.allowed.any(-1)
     assert torch.equal(seen.logsumexp == -torch.inf, empty)
+
+
+@given(calls(), st.sampled_from([*EVERYTHING, "all"]))
+def test_observed_is_what_attention_tells(call: Call, name: str) -> None:
+    what = Observe(**EVERYTHING) if name == "all" else Observe(**{name: EVERYTHING[name]})
+    call = call.to(torch.float64).leaves()
+    _, expected = call.run(observe=what)
+    seen = observed(
+        call.query, call.key, what, score=make_score(call.score, call.weight), mask=call.mask, bias=call.bias
+    )
+    for name, value in vars(expected).items():
+        if name == "top" and value is not None:
+            torch.testing.assert_close(seen.top.weights, value.weights)
+        else:
+            torch.testing.assert_close(getattr(seen, name), value)
+            assert value is None or not getattr(seen, name).requires_grad
 
 
 def test_logsumexp_is_of_the_masked_biased_scores() -> None:

@@ -14,7 +14,7 @@ import regard
 from drawn import SHAPES, make_call
 from regard import Additive, General, Observe, ScaledDot, attention, causal, dense, padding, window
 from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard.functional import from_torch
+from regard.functional import from_torch, observed
 
 Q, K, V = torch.zeros(2, 3, 5, 8), torch.zeros(2, 3, 7, 8), torch.zeros(2, 3, 7, 4)
 FLAG = torch.ones(2, 7, dtype=torch.bool)
@@ -87,6 +87,9 @@ WRONG = {
     "weight dtype": (call(score=General(torch.zeros(8, 8).double())), "one dtype"),
     "top": (lambda: Observe(top=0), "at least 1, got 0"),
     "rows": (call(observe=Observe(rows=[5])), "within the 5 queries, got 5"),
+    "offsets of text": (lambda: Observe(offsets="ab"), "sequence of distances"),
+    "observed without an Observe": (lambda: observed(Q, K, None), "observe must be an Observe"),
+    "observed of ranks": (lambda: observed(Q, K[0], Observe(max=True)), r"query \(2, 3, 5, 8\), key \(3, 7, 8\)"),
     "rows of text": (lambda: Observe(rows="ab"), "sequence of query indices"),
     "received": (call(observe=Observe(received=torch.ones(5))), r"\(2, 3, 5\), got \(5,\)"),
     "observe by name": (call(observe="weights"), "must be an Observe"),

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from regard._kernels import numba_rows, statistics
 from regard._kernels.cpu import Problem, blocks, dropout, shaped, size, weigh
+from regard._kernels.statistics import Asked
 
 __all__ = ["gather"]
 
 
-def gather(
-    problem: Problem, received: Tensor | None, rows: Sequence[int], top: int, names: Sequence[str]
-) -> list[Tensor]:
-    """The statistics of these names, one tensor each, with key heads and their rows as (N, R, ...)."""
+def gather(problem: Problem, asked: Asked) -> list[Tensor]:
+    """What is asked for, with key heads and their rows as (N, R, ...)."""
     N, R, _ = problem.query.shape
     logsumexp = problem.key.new_full((N, R), -torch.inf)
     group, keys = problem.reach.group, problem.key.shape[1]
-    return statistics.gather(_seen(problem, logsumexp), logsumexp, group, keys, received, rows, top, names)
+    return statistics.gather(_seen(problem, logsumexp), logsumexp, group, keys, asked)
 
 
 def _seen(problem: Problem, logsumexp: Tensor) -> Iterator[statistics.Seen]:

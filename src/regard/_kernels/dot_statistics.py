@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard._kernels import statistics
+from regard._kernels.statistics import Asked
 
 __all__ = ["Looked", "fits_one_block", "gather"]
 
@@ -61,17 +62,15 @@ def fits_one_block(query: Tensor, keys: int) -> bool:
     return query.shape[:-1].numel() * keys <= _most(query)
 
 
-def gather(
-    looked: Looked, received: Tensor | None, rows: Sequence[int], top: int, names: Sequence[str]
-) -> list[Tensor]:
-    """The statistics of these names, one tensor each, with key heads and their rows as (N, R, ...)."""
+def gather(looked: Looked, asked: Asked) -> list[Tensor]:
+    """What is asked for, with key heads and their rows as (N, R, ...)."""
     L, Hq, Tq, _ = looked.query.shape
     Hkv, Tk = looked.key.shape[1:3]
     key = looked.key.float() if looked.key.dtype.itemsize < 4 else looked.key
     looked = looked._replace(key=key.detach(), query=looked.query.detach())
     group = Hq // Hkv
     logsumexp = key.new_full((L * Hkv, group * Tq), -torch.inf)
-    return statistics.gather(_seen(looked, logsumexp, names), logsumexp, group, Tk, received, rows, top, names)
+    return statistics.gather(_seen(looked, logsumexp, asked.names), logsumexp, group, Tk, asked)
 
 
 def _most(query: Tensor) -> int:

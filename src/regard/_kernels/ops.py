@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._kernels.statistics import Asked
 from regard.errors import UnsupportedError
 
 __all__ = ["additive", "statistics"]
@@ -30,7 +31,7 @@ torch.library.define(
 )
 torch.library.define(
     "regard::additive_statistics",
-    f"({_INPUTS}, {_RANGE}, Tensor? received, int[] rows, int top, str[] names, str kernel) -> Tensor[]",
+    f"({_INPUTS}, {_RANGE}, str[] names, Tensor? received, int[] rows, int top, int[] offsets, str kernel) -> Tensor[]",
 )
 _DEVICES = ("cpu", "cuda")
 additive = torch.ops.regard.additive.default
@@ -190,23 +191,25 @@ def _statistics(
     keep: Tensor | None,
     low: int,
     high: int,
+    names: Sequence[str],
     received: Tensor | None,
     rows: Sequence[int],
     top: int,
-    names: Sequence[str],
+    offsets: Sequence[int],
     kernel: str,
 ) -> list[Tensor]:
+    asked = Asked(names, received, rows, top, offsets)
     if kernel == "triton":
         from regard._kernels import triton
 
         inputs = triton.Inputs(query, key, value, weight, bias, table, keep, low, high)
-        found = triton.gather(inputs, received, rows, top, names)
+        found = triton.gather(inputs, asked)
     else:
         from regard._kernels import cpu, cpu_statistics
 
         problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
-        found = cpu_statistics.gather(problem, received, rows, top, names)
-    return [x.to(y.dtype).view(y.shape) for x, y in zip(found, _like(query, key, rows, top, names), strict=True)]
+        found = cpu_statistics.gather(problem, asked)
+    return [x.to(y.dtype).view(y.shape) for x, y in zip(found, _like(query, key, asked), strict=True)]
 
 
 torch.library.impl("regard::additive_statistics", _DEVICES, _statistics)
@@ -214,17 +217,24 @@ torch.library.impl("regard::additive_statistics", _DEVICES, _statistics)
 
 @torch.library.register_fake("regard::additive_statistics")
 def _statistics_fake(query: Tensor, key: Tensor, *rest: Any) -> list[Tensor]:
-    return _like(query, key, *rest[-4:-1])
+    return _like(query, key, Asked(*rest[-6:-1]))
 
 
-def _like(query: Tensor, key: Tensor, rows: Sequence[int], top: int, names: Sequence[str]) -> list[Tensor]:
-    """Empty tensors for what was asked, in the order of the names."""
+def _like(query: Tensor, key: Tensor, asked: Asked) -> list[Tensor]:
+    """Empty tensors for what is asked, in the order of the names."""
     L, heads, Tq, _ = query.shape
     keys, dtype = key.shape[2], _wide(query.dtype)
-    sizes = {"weights": (Tq, keys), "rows": (len(rows), keys), "received": (keys,), "top": (Tq, top), "keys": (Tq, top)}
+    sizes = {
+        "weights": (Tq, keys),
+        "rows": (len(asked.rows), keys),
+        "received": (keys,),
+        "top": (Tq, asked.top),
+        "keys": (Tq, asked.top),
+        "offsets": (Tq, len(asked.offsets)),
+    }
     return [
         query.new_empty((L, heads, *sizes.get(name, (Tq,))), dtype=torch.int64 if name == "keys" else dtype)
-        for name in names
+        for name in asked.names
     ]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard._kernels.dropout import dropout
 
-__all__ = ["Attended", "attend", "weights"]
+__all__ = ["Attended", "attend", "weigh", "weights"]
 
 
 class Attended(NamedTuple):
@@ -42,15 +42,21 @@ def attend(
 
     Each query must be allowed one key or more, as softmax over nothing is NaN; so it is for every kernel.
     """
-    dtype = value.dtype
-    query, key, value = _wide(query), _wide(key), _wide(value)
+    weights, masked = weigh(query, key, bias, allowed, scale=scale, weight=weight)
+    kept = dropout(weights, dropout_p) if dropout_p else weights
+    return Attended(_mix(kept, _wide(value)).to(value.dtype), weights, masked)
+
+
+def weigh(
+    query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scale: float, weight: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The weights, and the scores with -inf where masked."""
+    query, key = _wide(query), _wide(key)
     scores = dot_scores(query, key, scale) if weight is None else additive_scores(query, key, _wide(weight))
     if bias is not None:
         scores = scores + bias
     masked = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
-    weights = torch.softmax(masked, -1)
-    kept = dropout(weights, dropout_p) if dropout_p else weights
-    return Attended(_mix(kept, value).to(dtype), weights, masked)
+    return torch.softmax(masked, -1), masked
 
 
 def weights(

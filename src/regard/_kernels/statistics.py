@@ -8,7 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Seen", "gather"]
+__all__ = ["Asked", "Seen", "gather"]
+
+
+class Asked(NamedTuple):
+    """What is to be told of an attention: answers in the order of the names."""
+
+    names: Sequence[str]
+    received: Tensor | None  # a weight for each query; None: 1
+    rows: Sequence[int]
+    top: int
+    offsets: Sequence[int]
 
 
 class Seen(NamedTuple):
@@ -38,12 +48,9 @@ def gather(
     logsumexp: Tensor,
     group: int,
     keys: int,
-    received: Tensor | None,
-    rows: Sequence[int],
-    top: int,
-    names: Sequence[str],
+    asked: Asked,
 ) -> list[Tensor]:
-    """The statistics of these names, (N, R, ...) as the logsumexp has it; R is the queries of a group of heads.
+    """What is asked for, (N, R, ...) as the logsumexp has it; R is the queries of a group of heads.
 
     A block holds some queries of one head, or all of some heads of a group. It is overwritten.
     """
@@ -51,20 +58,22 @@ def gather(
     queries = R // max(group, 1)
     sizes = {
         "weights": (N, R, keys),
-        "rows": (N, group, len(rows), keys),
+        "rows": (N, group, len(asked.rows), keys),
         "received": (N, group, keys),
-        "top": (N, R, top),
-        "keys": (N, R, top),
+        "top": (N, R, asked.top),
+        "offsets": (N, R, len(asked.offsets)),
     }
-    found = {name: logsumexp.new_zeros(sizes.get(name, (N, R))) for name in names}
-    if "keys" in names:
-        found["keys"] = torch.full((N, R, top), -1, device=logsumexp.device)
-    per_query = None if received is None else received.detach().to(logsumexp.dtype).reshape(N, R)
+    found = {name: logsumexp.new_zeros(sizes.get(name, (N, R))) for name in asked.names if name != "keys"}
+    if "top" in found:
+        found["keys"] = torch.full((N, R, asked.top), -1, device=logsumexp.device)
+    per_query = None if asked.received is None else asked.received.detach().to(logsumexp.dtype).reshape(N, R)
     for block in blocks:
         if "top" in found:
             _largest(block, found)
         weights = block.weights.clamp_(min=0)
         _per_query(block, found)
+        if "distance" in found or "offsets" in found:
+            _from_the_query(block, found, queries, keys - queries, asked.offsets)
         if "weights" in found:
             found["weights"][(*block.at, block.keys)] = weights
         if "received" in found:
@@ -73,10 +82,10 @@ def gather(
             of_group = slice(first, first + split.shape[1])
             found["received"][block.at[0], of_group, block.keys] += split.sum(2)
         if "rows" in found:
-            _pick(found["rows"], block, rows, queries)
+            _pick(found["rows"], block, asked.rows, queries)
     if "logsumexp" in found:
         found["logsumexp"] = logsumexp
-    return [found[name] for name in names]
+    return [found[name] for name in asked.names]
 
 
 def _per_query(block: Seen, found: dict[str, Tensor]) -> None:
@@ -90,6 +99,20 @@ def _per_query(block: Seen, found: dict[str, Tensor]) -> None:
         )
     if "max" in found:
         found["max"][at] = weights.amax(-1)
+
+
+def _from_the_query(block: Seen, found: dict[str, Tensor], queries: int, ahead: int, offsets: Sequence[int]) -> None:
+    """Fill in what is told by the distance of a key from the query's place; query i stands at key i + ``ahead``."""
+    weights, device = block.weights, block.weights.device
+    heads, rows, width = weights.shape
+    places = torch.arange(block.row, block.row + rows, device=device) % queries + (ahead - block.key)
+    if "distance" in found:
+        away = (places[:, None] - torch.arange(width, device=device)).abs()
+        found["distance"][block.at] = torch.einsum("hij,ij->hi", weights, away.to(weights.dtype))
+    if "offsets" in found:
+        keys = places[:, None] + torch.tensor(offsets, dtype=torch.int64, device=device)
+        there = weights.gather(-1, keys.clamp(0, width - 1).expand(heads, -1, -1))
+        found["offsets"][block.at] = there.masked_fill_((keys < 0) | (keys >= width), 0.0)
 
 
 def _largest(block: Seen, found: dict[str, Tensor]) -> None:

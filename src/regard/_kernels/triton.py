@@ -5,7 +5,7 @@ Nothing here looks at a value, so no call waits for the GPU. Under TRITON_INTERP
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -97,14 +97,12 @@ def backward(
     )
 
 
-def gather(
-    inputs: Inputs, received: Tensor | None, rows: Sequence[int], top: int, names: Sequence[str]
-) -> list[Tensor]:
-    """The statistics of these names, one tensor each, with heads as (L Hq, ...)."""
+def gather(inputs: Inputs, asked: statistics.Asked) -> list[Tensor]:
+    """What is asked for, with heads as (L Hq, ...)."""
     L, heads, queries, keys = inputs.shape
     _, logsumexp = forward(inputs, None, 0.0)
     logsumexp = logsumexp.view(L * heads, queries)
-    return statistics.gather(_slabs(inputs, logsumexp), logsumexp, 1, keys, received, rows, top, names)
+    return statistics.gather(_slabs(inputs, logsumexp), logsumexp, 1, keys, asked)
 
 
 def _slabs(inputs: Inputs, logsumexp: Tensor) -> Iterator[statistics.Seen]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.functional.attention import Impl, attention, explain_impl
+from regard.functional.attention import Impl, attention, explain_impl, observed
 from regard.functional.masks import Mask, causal, dense, from_torch, padding, window
 from regard.functional.observe import Observation, Observe, Top
 from regard.functional.scores import Additive, Dot, General, ScaledDot, Score
@@ -23,6 +23,7 @@ __all__ = [
     "dense",
     "explain_impl",
     "from_torch",
+    "observed",
     "padding",
     "window",
 ]

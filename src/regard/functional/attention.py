@@ -9,20 +9,21 @@ import torch
 from torch import Tensor
 
 from regard._kernels import dot_statistics, reference, sdpa
-from regard.functional.checks import autocast_dtype, check_arguments
+from regard.functional.checks import autocast_dtype, check_arguments, check_observe
 from regard.functional.choice import Impl, choose, explain
-from regard.functional.fused import attend_additive, broadcast, four_axes
+from regard.functional.fused import attend_additive, broadcast, four_axes, observe_additive
 from regard.functional.masks import Mask
-from regard.functional.observe import Asked, Observation, Observe, summarise
+from regard.functional.observe import Observation, Observe, answered, asked_of, summarise
 from regard.functional.scores import Additive, ScaledDot, Score
 from regard.functional.shield import Shielded, shield
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-__all__ = ["Impl", "attention", "explain_impl"]
+__all__ = ["Impl", "attention", "explain_impl", "observed"]
 
 _SCALED_DOT = ScaledDot()
+_Found = tuple[Tensor, Tensor]  # weights, and scores with -inf where masked
 
 
 @overload
@@ -116,38 +117,56 @@ class _Call(NamedTuple):
 def _attend(
     call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, trust: bool = True
 ) -> Tensor | tuple[Tensor, Observation]:
-    causal, inputs = False, (query, key, value)
     if call.kernel in ("cpu", "triton") and isinstance(call.score, Additive):
         rest = (bias, call.mask, call.shape, call.dropout_p, call.observe, call.kernel)
         output, seen = attend_additive(query, key, value, call.score.weight, *rest)
         return output if seen is None else (output, seen)
-    if call.mask is None and bias is None:
-        given = Shielded(query, key, value, None, None)
-    else:
-        mask = call.mask or Mask()
-        causal = call.kernel == "sdpa" and bias is None and mask.is_causal_from_start(*call.shape[-2:])
-        trust = trust and call.observe is None and not call.dropout_p
-        trust = trust and not (torch.is_grad_enabled() and _differentiable(*inputs, bias, *call.score.tensors()))
-        given = shield(*inputs, bias, mask, call.shape, causal=causal, trust=trust)
+    trust = trust and call.observe is None and not call.dropout_p
+    inputs = (query, key, value)
+    trust = trust and not (torch.is_grad_enabled() and _differentiable(*inputs, bias, *call.score.tensors()))
+    given, causal = _shielded(call, *inputs, bias, trust)
     query, scale, weight = call.score.terms(given.query)
     given = given._replace(query=query)
-    attended: reference.Attended | None = None
+    found: _Found | None = None
     if call.kernel == "sdpa":
         output = sdpa.attend(*given[:5], scale=scale, causal=causal, dropout_p=call.dropout_p)
     else:
         attended = reference.attend(*given[:5], scale=scale, weight=weight, dropout_p=call.dropout_p)
-        output = attended.output
+        output, found = attended.output, attended[1:]
     if given.trusted and not math.isfinite(output.sum().item()):  # a sum is the quickest look at all numbers
         return _attend(call, *inputs, bias, trust=False)
     output = given.finish(output)
     if call.observe is None:
         return output
     with torch.no_grad():
-        if attended is None and _worth_streaming(call.observe, given):
-            return output, _streamed(call, call.observe, given, scale)
-        if causal and call.mask is not None:
-            given = given._replace(allowed=call.mask.table(call.shape, query.device))
-        return output, _observation(call.observe, attended, given, scale)
+        return output, _statistics(call, call.observe, found, given, scale, causal)
+
+
+def _shielded(
+    call: _Call, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, trust: bool
+) -> tuple[Shielded, bool]:
+    """What a kernel may be given, and whether the mask is left to it as `is_causal`."""
+    if call.mask is None and bias is None:
+        return Shielded(query, key, value, None, None), False
+    mask = call.mask or Mask()
+    causal = call.kernel == "sdpa" and bias is None and mask.is_causal_from_start(*call.shape[-2:])
+    return shield(query, key, value, bias, mask, call.shape, causal=causal, trust=trust), causal
+
+
+def _statistics(
+    call: _Call,
+    what: Observe,
+    found: _Found | None,
+    given: Shielded,
+    scale: float,
+    causal: bool,
+) -> Observation:
+    """Of the weights found, or, where there are none, from blocks of them or from a matrix made for it."""
+    if found is None and _worth_streaming(what, given):
+        return _streamed(call, what, given, scale)
+    if causal and call.mask is not None:
+        given = given._replace(allowed=call.mask.table(call.shape, given.query.device))
+    return _observation(what, found, given, scale)
 
 
 def _worth_streaming(what: Observe, given: Shielded) -> bool:
@@ -162,20 +181,19 @@ def _streamed(call: _Call, what: Observe, given: Shielded, scale: float) -> Obse
     low, high, _, _ = (call.mask or Mask()).parts(call.shape, given.query.device)
     masked = (broadcast(x, call.shape) for x in (given.bias, given.allowed, given.empty, given.spoiled))
     query, key = four_axes(given.query), four_axes(given.key)
-    asked = Asked.of(what, call.shape[-1])
+    asked = asked_of(what, call.shape[-1])
     looked = dot_statistics.Looked(query, key, scale, low, high, *masked)
-    answers = dot_statistics.gather(looked, asked.per_query, asked.rows, asked.top, asked.names)
-    return asked.answer(answers, call.shape)
+    return answered(asked, dot_statistics.gather(looked, asked), call.shape)
 
 
-def _observation(what: Observe, attended: reference.Attended | None, given: Shielded, scale: float) -> Observation:
+def _observation(what: Observe, found: _Found | None, given: Shielded, scale: float) -> Observation:
     """The statistics, from the matrix; rows that the kernel was given in place of empty ones count as empty."""
     query, key, _, bias, allowed = given[:5]
-    if attended is None:
+    if found is None:
         weights, logsumexp = reference.weights(query, key, bias, allowed, scale=scale, logsumexp=what.logsumexp)
     else:
-        weights = attended.weights.detach()
-        logsumexp = attended.scores.detach().logsumexp(-1) if what.logsumexp else None
+        weights, scores = (x.detach() for x in found)
+        logsumexp = scores.logsumexp(-1) if what.logsumexp else None
     if allowed is not None and given.empty is not None:
         allowed = allowed & ~given.empty
     if logsumexp is not None and given.empty is not None:
@@ -183,6 +201,48 @@ def _observation(what: Observe, attended: reference.Attended | None, given: Shie
     if logsumexp is not None and given.spoiled is not None:
         logsumexp = logsumexp.masked_fill(given.spoiled.squeeze(-1), torch.nan)
     return summarise(what, given.finish(weights), logsumexp, None if allowed is None else ~allowed)
+
+
+def observed(
+    query: Float[Tensor, "*heads Tq E"],
+    key: Float[Tensor, "*kv_heads Tk E"],
+    observe: Observe,
+    *,
+    score: Score = _SCALED_DOT,
+    mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
+    bias: Float[Tensor, "*biased Tq Tk"] | None = None,
+) -> Observation:
+    """What `attention` would look at, without its output: P_i = softmax_j(score(q_i, k_j) + bias_ij), and no values.
+
+    The arguments are those of `attention`, and so are the answers and the errors. No gradient is kept.
+
+    >>> query, key = torch.tensor([[1.0, 2.0], [1.0, 1.0]]), torch.eye(2)
+    >>> seen = observed(query, key, Observe(received=True, max=True))
+    >>> print(seen.received, seen.max)
+    tensor([0.8302, 1.1698]) tensor([0.6698, 0.5000])
+    """
+    shape, mask = check_arguments(query, key, key, score, mask, bias, 0.0, None)
+    check_observe(observe, shape)
+    lower = autocast_dtype(query)
+    if lower is not None:
+        query, key, bias = query.to(lower), key.to(lower), None if bias is None else bias.to(lower)
+    call = _Call(shape, score, mask, 0.0, observe, choose("auto", score, query, key, 0.0))
+    with torch.no_grad():
+        if lower is None:
+            return _look(call, observe, query, key, bias)
+        with torch.autocast(query.device.type, enabled=False):
+            return _look(call, observe, query, key, bias)
+
+
+def _look(call: _Call, what: Observe, query: Tensor, key: Tensor, bias: Tensor | None) -> Observation:
+    if call.kernel in ("cpu", "triton") and isinstance(call.score, Additive):
+        return observe_additive(query, key, call.score.weight, bias, call.mask, call.shape, what, call.kernel)
+    given, causal = _shielded(call, query, key, key, bias, trust=False)
+    query, scale, weight = call.score.terms(given.query)
+    given, found = given._replace(query=query), None
+    if call.kernel == "reference":
+        found = reference.weigh(query, given.key, given.bias, given.allowed, scale=scale, weight=weight)
+    return _statistics(call, what, found, given, scale, causal)
 
 
 def explain_impl(

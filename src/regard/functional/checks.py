@@ -12,7 +12,7 @@ from regard.functional.masks import Mask, dense
 from regard.functional.observe import Observe
 from regard.functional.scores import Score
 
-__all__ = ["autocast_dtype", "check_arguments", "check_bias"]
+__all__ = ["autocast_dtype", "check_arguments", "check_bias", "check_observe"]
 
 
 def autocast_dtype(query: Tensor) -> torch.dtype | None:
@@ -53,10 +53,15 @@ def check_arguments(
     if not 0.0 <= dropout_p <= 1.0:
         raise ArgumentError(f"dropout_p must be a probability within 0..1, got {dropout_p}")
     if observe is not None:
-        if not isinstance(observe, Observe):
-            raise ArgumentError(f"observe must be an Observe such as Observe(entropy=True), got {observe!r}")
-        observe.check(shape)
+        check_observe(observe, shape)
     return shape, None if mask is None else _check_mask(mask, shape, query.device)
+
+
+def check_observe(observe: Observe, shape: Sequence[int]) -> None:
+    """Refuse what is no `Observe`, or cannot be told of scores of this shape."""
+    if not isinstance(observe, Observe):
+        raise ArgumentError(f"observe must be an Observe such as Observe(entropy=True), got {observe!r}")
+    observe.check(shape)
 
 
 def _check_mask(mask: Mask | Tensor, shape: tuple[int, ...], device: torch.device) -> Mask:

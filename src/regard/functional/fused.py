@@ -10,9 +10,9 @@ from torch import Tensor
 
 from regard._kernels import ops
 from regard.functional.masks import Mask
-from regard.functional.observe import Asked, Observation, Observe
+from regard.functional.observe import Observation, Observe, answered, asked_of
 
-__all__ = ["attend_additive", "broadcast", "four_axes"]
+__all__ = ["attend_additive", "broadcast", "four_axes", "observe_additive"]
 
 
 def attend_additive(
@@ -28,8 +28,7 @@ def attend_additive(
     kernel: str,
 ) -> tuple[Tensor, Observation | None]:
     """The output, and what is to be observed of scores of this ``shape``; ``kernel`` is "cpu" or "triton"."""
-    low, high, keep, table = (mask or Mask()).parts(shape, query.device)
-    inputs = (*map(four_axes, (query, key, value)), weight, broadcast(bias, shape), broadcast(table, shape), keep)
+    inputs, low, high = _inputs(query, key, value, weight, bias, mask, shape)
     seed = torch.randint(2**62, (), dtype=torch.int64) if dropout_p else None
     save = kernel == "cpu" and not dropout_p and _worth_saving(inputs)
     output, _ = ops.additive(*inputs, low, high, seed, dropout_p, save, kernel)
@@ -38,6 +37,36 @@ def attend_additive(
         return output, None
     with torch.no_grad():
         return output, _observation(observe, inputs, low, high, shape, kernel)
+
+
+def observe_additive(
+    query: Tensor,
+    key: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Mask | None,
+    shape: tuple[int, ...],
+    observe: Observe,
+    kernel: str,
+) -> Observation:
+    """What is to be observed, without an output."""
+    inputs, low, high = _inputs(query, key, key, weight, bias, mask, shape)
+    return _observation(observe, inputs, low, high, shape, kernel)
+
+
+def _inputs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Mask | None,
+    shape: tuple[int, ...],
+) -> tuple[tuple[Tensor | None, ...], int, int]:
+    """The tensors as the operators take them, and which keys a query sees at most."""
+    low, high, keep, table = (mask or Mask()).parts(shape, query.device)
+    masked = broadcast(bias, shape), broadcast(table, shape), keep
+    return (*map(four_axes, (query, key, value)), weight, *masked), low, high
 
 
 def _worth_saving(inputs: tuple[Tensor | None, ...]) -> bool:
@@ -52,9 +81,8 @@ def _worth_saving(inputs: tuple[Tensor | None, ...]) -> bool:
 def _observation(
     what: Observe, inputs: tuple[Tensor | None, ...], low: int, high: int, shape: tuple[int, ...], kernel: str
 ) -> Observation:
-    asked = Asked.of(what, shape[-1])
-    answers = ops.statistics(*inputs, low, high, asked.per_query, asked.rows, asked.top, asked.names, kernel)
-    return asked.answer(answers, shape)
+    asked = asked_of(what, shape[-1])
+    return answered(asked, ops.statistics(*inputs, low, high, *asked, kernel), shape)
 
 
 def four_axes(tensor: Tensor) -> Tensor:
