@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-__all__ = ["Words"]
+__all__ = ["Words", "spelt"]
 
 _SPECIAL = re.compile(r"<\|.*\|>|<[^<>\s]+>|\[[A-Z]+\]")  # <|im_start|>, </s>, [CLS]
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece writes a byte that no piece covers
@@ -74,7 +74,7 @@ class Words:
         if (text is None) != (offsets is None):
             raise ArgumentError("Words.of: expected text and offsets together, got one of them; give both or neither")
         if text is None or offsets is None:
-            text, offsets = _spelt(tokens, special)
+            text, offsets = spelt(tokens, special)
         if len(offsets) != len(tokens) or any(not 0 <= first <= end <= len(text) for first, end in offsets):
             raise ArgumentError(
                 f"Words.of: expected offsets within the text of {len(text)} characters for {len(tokens)} tokens, "
@@ -154,7 +154,7 @@ class Words:
         return torch.tensor(self._ids(), dtype=torch.long, device=device)
 
 
-def _spelt(tokens: Sequence[str], special: Collection[str]) -> tuple[str, list[tuple[int, int]]]:
+def spelt(tokens: Sequence[str], special: Collection[str]) -> tuple[str, list[tuple[int, int]]]:
     """The text that the marks in tokens spell, and where each token stands in it."""
     pieces = [b"" if token in special or _is_special(token) else None for token in tokens]
     plain = [token for token, piece in zip(tokens, pieces, strict=True) if piece is None]
