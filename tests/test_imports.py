@@ -17,7 +17,7 @@ def fresh(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-@pytest.mark.parametrize("first", ["regard.attention, regard.causal()", "regard.nn, regard.positions"])
+@pytest.mark.parametrize("first", ["regard.attention, regard.causal()", "regard.nn, regard.positions", "regard.watch"])
 def test_import_brings_in_no_extra(first: str) -> None:
     loaded = fresh(f"import sys, regard; {first}; print(*sorted(m for m in {EXTRAS} if m in sys.modules))")
     assert loaded == ""
@@ -50,6 +50,7 @@ def test_the_public_names_are_these() -> None:
         "nn",
         "padding",
         "positions",
+        "watch",
         "window",
     ]
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         padding,
         window,
     )
+    from regard.look.watch import watch
     from regard.nn._torch import convert
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ __all__ = [
     "nn",
     "padding",
     "positions",
+    "watch",
     "window",
 ]
 
@@ -60,7 +62,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"regard.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    home = "regard.nn._torch" if name == "convert" else "regard.functional"
+    home = {"convert": "regard.nn._torch", "watch": "regard.look.watch"}.get(name, "regard.functional")
     globals()[name] = found = getattr(importlib.import_module(home), name)
     return found
 

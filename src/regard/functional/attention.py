@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from regard._kernels import dot_statistics, reference, sdpa
 from regard.functional.checks import autocast_dtype, check_arguments, check_observe
 from regard.functional.choice import Impl, choose, explain
 from regard.functional.fused import attend_additive, broadcast, four_axes, observe_additive
+from regard.functional.listening import is_heard
 from regard.functional.masks import Mask
 from regard.functional.observe import Observation, Observe, answered, asked_of, summarise
 from regard.functional.scores import Additive, ScaledDot, Score
@@ -91,6 +93,12 @@ def attention(
     tensor([[0.3302, 0.6698],
             [0.5000, 0.5000]])
     """
+    if is_heard():
+        this: Any = attention
+        options = {"score": score, "mask": mask, "bias": bias, "dropout_p": dropout_p, "observe": observe, "impl": impl}
+        heard: Tensor | tuple[Tensor, Observation]
+        heard = handle_torch_function(this, (query, key, value), query, key, value, **options)
+        return heard
     shape, mask = check_arguments(query, key, value, score, mask, bias, dropout_p, observe)
     lower = autocast_dtype(query)
     if lower is not None:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError
-from regard.functional import padding
+from regard.functional import Additive, padding
+from regard.functional.listening import is_heard, tell
 from regard.models.cells import GRUCell, LSTMCell
 from regard.models.checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
@@ -189,7 +190,7 @@ class RecurrentSeq2Seq(Pretrained):
             return fused.recurrence(cell, embedded, state[:, None], ends, *weights)[0], None
         shape = len(embedded), 1, embedded.shape[1], memory.keys.shape[1]
         low, high, keep, table = memory.mask.parts(shape, embedded.device)
-        return fused.attentive_recurrence(
+        hidden, context = fused.attentive_recurrence(
             cell,
             Masked(None, table, keep, low, high),
             embedded,
@@ -198,6 +199,11 @@ class RecurrentSeq2Seq(Pretrained):
             (attention.W_q.weight, self.cell.from_context.weight, attention.w),
             weights,
         )
+        if is_heard():
+            before = torch.cat((state[0][:, None], hidden[:, :-1]), 1)
+            query, keys = nn.functional.linear(before, attention.W_q.weight)[:, None], memory.keys[:, None]
+            tell(query, keys, score=Additive(attention.w), mask=memory.mask, layer=attention)
+        return hidden, context
 
     def step(
         self, tokens: Int[Tensor, "B K"], state: State, memory: Memory, observe: Observe | None = None
