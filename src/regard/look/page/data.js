@@ -1,0 +1,224 @@
+// The data: what is read at once, and what is unpacked when it is looked at.
+
+const SHARES = ["first", "previous", "itself", "separators"];
+const NUMBERS = [...SHARES, "distance", "entropy"];
+const ROOT_LEVELS = 255; // weights are stored by their root in so many steps
+
+async function unzip(bytes) {
+  if (!window.DecompressionStream) throw new Error("this browser is too old to unpack the data of this page");
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// All that is known, and nothing of how it is shown. `read(key)` gives the compressed bytes of "example.layer.kind".
+class Data {
+  constructor(about, read) {
+    this.about = about;
+    this.read = read;
+    this.parts = new Map();
+    let row = 0;
+    this.layers = about.layers.map((layer, index) => {
+      const summaries = about.summaries.slice(row, (row += layer.heads.length));
+      const [queries, keys] = layer.of.map((at) => about.texts[at]);
+      return { ...layer, index, summaries, label: label(layer.name, index), group: group(queries, keys, about.texts) };
+    });
+    this.examples = Math.max(...this.layers.map((layer) => layer.examples));
+    this.numbers = NUMBERS.filter((_, i) => about.summaries.some((numbers) => numbers[i] !== null));
+    this.hasWords = about.texts.some((text) => text.examples.some((each) => each.words.length < each.pieces.length));
+  }
+
+  // A part of a layer for an example, unpacked once; null where there is none.
+  part(kind, example, layer) {
+    if (!layer[kind] || example >= layer.examples) return Promise.resolve(null);
+    const key = `${example}.${layer.index}.${kind}`;
+    if (!this.parts.has(key)) {
+      this.parts.set(key, this.read(key).then(unzip).then((bytes) => UNPACK[kind](bytes, layer)));
+    }
+    return this.parts.get(key);
+  }
+
+  units(text, example, merged) {
+    return new Units(this.about.texts[text].examples[example], merged);
+  }
+}
+
+// A layer by the last number in its name, "model.layers.3.self_attn" is 3; without one, by its place.
+function label(name, index) {
+  const numbers = name.match(/\d+(?=\.|$)/g);
+  return numbers ? numbers[numbers.length - 1] : String(index);
+}
+
+function group(queries, keys, texts) {
+  if (queries.side !== keys.side) return "Cross-attention";
+  if (!texts.some((text) => text.side === "target")) return "Self-attention";
+  return keys.side === "source" ? "Encoder" : "Decoder";
+}
+
+const UNPACK = {
+  // Links by head and query, the heaviest first: those of query i of head h are start[h * queries + i] to the next start.
+  links(bytes, { heads, queries, first, links }) {
+    const count = heads.length * queries;
+    const start = new Uint32Array(count + 1);
+    for (let i = 0; i < count; i++) start[i + 1] = start[i] + bytes[i];
+    const total = start[count];
+    const keys = new Uint32Array(total);
+    const weights = new Float32Array(total);
+    const size = 256 ** links.bytes;
+    let at = count;
+    for (let head = 0; head < heads.length; head++) {
+      for (let rank = 0; rank < links.most; rank++) {
+        for (let i = 0; i < queries; i++) {
+          const row = head * queries + i;
+          if (bytes[row] <= rank) continue;
+          let distance = 0;
+          for (let n = 0; n < links.bytes; n++) distance += bytes[at + n * total] * 256 ** n;
+          const place = start[row] + rank;
+          keys[place] = (first + i - distance + size) % size;
+          weights[place] = (bytes[at + links.bytes * total] / ROOT_LEVELS) ** 2;
+          at++;
+        }
+      }
+    }
+    return { start, keys, weights };
+  },
+
+  // Entropy of each head and query in nats, and what each key received of all the weight there is.
+  figures(bytes, { heads, queries, keys, figures }) {
+    let at = 0;
+    const column = (size, of) => Float32Array.from(bytes.subarray(at, (at += size)), of);
+    const most = Math.log(Math.max(2, keys));
+    const entropy = figures.entropy ? column(heads.length * queries, (byte) => (byte / figures.levels) * most) : null;
+    if (!figures.received) return { entropy, received: null };
+    const received = column(heads.length * keys, (byte) => (byte / figures.levels) ** 2);
+    for (let head = 0; head < heads.length; head++) {
+      const own = received.subarray(head * keys, (head + 1) * keys);
+      const sum = own.reduce((a, b) => a + b, 0) || 1;
+      own.forEach((value, i) => (own[i] = value / sum));
+    }
+    return { entropy, received };
+  },
+
+  matrix(bytes) {
+    return Float32Array.from(bytes, (byte) => (byte / ROOT_LEVELS) ** 2);
+  },
+
+  // Vectors of queries and keys, and what is added to the scores.
+  steps(bytes, { heads, queries, keys, steps }) {
+    const numbers = new Float32Array(bytes.buffer);
+    let at = 0;
+    const table = (count, size) => Array.from({ length: count }, () => Array.from(numbers.subarray(at, (at += size))));
+    const byHead = (count, size) => heads.map(() => table(count, size));
+    return {
+      query: byHead(queries, steps.features),
+      key: byHead(keys, steps.features),
+      added: steps.added ? byHead(queries, keys) : null,
+      value: steps.values ? byHead(keys, steps.values) : null,
+    };
+  },
+};
+
+// A text as units to look at, tokens or words: where each begins, and which one a token belongs to.
+class Units {
+  constructor({ pieces, special, padded, words }, merged) {
+    this.pieces = pieces;
+    this.starts = merged ? words : pieces.map((_, i) => i);
+    this.count = this.starts.length;
+    this.of = new Uint32Array(pieces.length);
+    this.starts.forEach((first, unit) => this.of.fill(unit, first, this.end(unit)));
+    this.special = new Set(special);
+    this.padded = new Set(padded);
+  }
+
+  end(unit) {
+    return unit + 1 < this.count ? this.starts[unit + 1] : this.pieces.length;
+  }
+
+  size(unit) {
+    return this.end(unit) - this.starts[unit];
+  }
+
+  text(unit) {
+    return this.pieces.slice(this.starts[unit], this.end(unit)).join("");
+  }
+
+  label(unit) {
+    return visible(this.text(unit));
+  }
+
+  // Numbers by token as numbers by unit: summed, or averaged.
+  merge(ofTokens, mean) {
+    const merged = new Map();
+    for (const [token, number] of ofTokens) {
+      const unit = this.of[token];
+      merged.set(unit, (merged.get(unit) || 0) + (mean ? number / this.size(unit) : number));
+    }
+    return merged;
+  }
+}
+
+const heaviest = (weights) => [...weights].filter(([, weight]) => weight > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+
+// Where a unit looks: weights by unit of the keys, averaged over heads and over the unit's tokens.
+function looksAt(links, layer, heads, unit, queries, keys) {
+  const found = new Map();
+  const first = Math.max(queries.starts[unit], layer.first);
+  const part = 1 / (heads.length * queries.size(unit));
+  for (const head of heads) {
+    const row = head * layer.queries - layer.first;
+    if (first >= queries.end(unit)) break;
+    for (let at = links.start[row + first]; at < links.start[row + queries.end(unit)]; at++) {
+      found.set(links.keys[at], (found.get(links.keys[at]) || 0) + links.weights[at] * part);
+    }
+  }
+  return heaviest(keys.merge(found, false));
+}
+
+// Who looks at a unit: weights by unit of the queries.
+function lookedAtBy(links, layer, heads, unit, queries, keys) {
+  const found = new Map();
+  const [first, end] = [keys.starts[unit], keys.end(unit)];
+  for (const head of heads) {
+    for (let i = 0; i < layer.queries; i++) {
+      const row = head * layer.queries + i;
+      for (let at = links.start[row]; at < links.start[row + 1]; at++) {
+        if (links.keys[at] < first || links.keys[at] >= end) continue;
+        const token = layer.first + i;
+        found.set(token, (found.get(token) || 0) + links.weights[at] / heads.length);
+      }
+    }
+  }
+  return heaviest(queries.merge(found, true));
+}
+
+// The mean matrix of heads of layers over units, by cells of at most `most` rows and columns: of units that share a
+// cell the heaviest pair counts. `sources` are {layer, heads, matrix, links}.
+function cells(sources, queries, keys, most) {
+  const rows = Math.min(most, queries.count);
+  const columns = Math.min(most, keys.count);
+  const values = new Float32Array(rows * columns);
+  const sums = new Float32Array(keys.count);
+  for (let unit = 0; unit < queries.count; unit++) {
+    sums.fill(0);
+    for (const source of sources) {
+      const part = 1 / (sources.length * source.heads.length * queries.size(unit));
+      for (const head of source.heads) addRow(sums, source, head, queries.starts[unit], queries.end(unit), keys.of, part);
+    }
+    const row = Math.floor((unit * rows) / queries.count) * columns;
+    for (let key = 0; key < keys.count; key++) {
+      const at = row + Math.floor((key * columns) / keys.count);
+      if (sums[key] > values[at]) values[at] = sums[key];
+    }
+  }
+  return { rows, columns, values };
+}
+
+function addRow(sums, { layer, matrix, links }, head, first, end, unitOf, part) {
+  for (let i = Math.max(0, first - layer.first); i < end - layer.first; i++) {
+    const row = head * layer.queries + i;
+    if (matrix) {
+      for (let key = 0; key < layer.keys; key++) sums[unitOf[key]] += matrix[row * layer.keys + key] * part;
+    } else if (links) {
+      for (let at = links.start[row]; at < links.start[row + 1]; at++) sums[unitOf[links.keys[at]]] += links.weights[at] * part;
+    }
+  }
+}

@@ -1,0 +1,81 @@
+// Small parts of a page: elements, colours, numbers and labels as they are written.
+
+// Lightness falls evenly; the same colours as in pictures.
+const COLOURS = ["#f1f5f8", "#b6e0ea", "#7bc7e3", "#59aad3", "#3d8bc3", "#2c6daf", "#2c4f90", "#263470", "#1d1a50"];
+const STEPS = 256;
+const scaleOf = (stops) => Array.from({ length: STEPS }, (_, i) => between(stops, i / (STEPS - 1)));
+// On dark paper the other way round: nothing is nearest to the paper.
+const [LIGHT, DARK] = [scaleOf(COLOURS), scaleOf(["#1a1f27", ...COLOURS.slice(0, -1).reverse()])];
+
+function between(stops, share) {
+  const at = share * (stops.length - 1);
+  const low = Math.min(Math.floor(at), stops.length - 2);
+  const [from, to] = [stops[low], stops[low + 1]].map((hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+  return from.map((value, i) => Math.round(value + (to[i] - value) * (at - low)));
+}
+
+// The colour of a share of the scale.
+function shade(share, dark) {
+  return (dark ? DARK : LIGHT)[Math.round(Math.min(1, Math.max(0, share || 0)) * (STEPS - 1))];
+}
+
+const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
+const inkOn = ([red, green, blue]) => (0.3 * red + 0.59 * green + 0.11 * blue < 140 ? "#ffffff" : "#16191f");
+
+// The weight drawn strongest: 1, or the largest there is where that is under one half.
+const scaleEnd = (largest) => (largest >= 0.5 || !(largest > 0) ? 1 : largest);
+
+// An element; text is only ever text. Names that begin with "on" are listeners, the others attributes.
+function el(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "↵", "\u00a0": "⍽" };
+// What would not be seen, or would turn the text around it, is named by its code point.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
+const named = (text) => text.replace(HIDDEN, (char) => `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`);
+
+// A token as a label on one line.
+function visible(text) {
+  if (text === "") return "◦";
+  const body = text.trim() === "" ? text.replace(/ /g, "␣") : text.replace(/^ +/, "");
+  return named(body.replace(/[\n\t\r\u00a0]/g, (char) => SIGNS[char]));
+}
+
+function percent(weight) {
+  const value = 100 * weight;
+  return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value >= 0.095 ? value.toFixed(1) : value.toPrecision(1)} %`;
+}
+
+const number = (value) => (value === null || value === undefined ? "–" : value.toFixed(Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0));
+const grouped = (count) => count.toLocaleString("en");
+
+// A choice of a few, side by side.
+let choices = 0;
+function segments(name, options, value, choose) {
+  const group = `regard-choice-${choices++}`;
+  const inputs = options.map(([key, text]) => {
+    const input = el("input", { type: "radio", name: group, value: key, onchange: () => choose(key) });
+    input.checked = key === value;
+    return el("label", {}, input, el("span", {}, text));
+  });
+  return el("fieldset", { class: "segments" }, el("legend", {}, name), ...inputs);
+}
+
+function menu(name, options, value, choose) {
+  const select = el("select", { onchange: (event) => choose(event.target.value) });
+  for (const [key, text] of options) select.append(el("option", { value: key }, text));
+  select.value = value;
+  return el("label", { class: "menu" }, el("span", {}, name), select);
+}
+
+// A bar of so much of its width.
+const bar = (share, kind = "") => el("span", { class: `bar ${kind}`, "aria-hidden": "true", style: `--share:${Math.min(1, Math.max(0, share || 0))}` });
+
+const FORWARD = { ArrowRight: 1, ArrowLeft: -1 };
