@@ -33,7 +33,7 @@ def evaluate(
 
     opened = open_run(run)
     searched = {"beam", "length_penalty"} if isinstance(opened, Seq2SeqRun) else set()
-    options = given(context, opened.task, {"as_json"} | searched)
+    options = given(context, f"a run of the task {opened.task}", {"as_json"} | searched)
     split = opened.read(file)
     for text in (*split.notes, *opened.unseen(split)):
         note(text)

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Context, Option
 
-__all__ = ["Beam", "LengthPenalty", "NBest", "RunDirectory", "given", "spelt"]
+__all__ = ["Beam", "LengthPenalty", "NBest", "RunDirectory", "at_least_1", "given", "spelt"]
 
 
 # Not Option(min=1): that would put "x>=1" into every line of the help
-def _at_least_1(value: int) -> int:
-    if value < 1:
+def at_least_1(value: int | None) -> int | None:
+    """The number as it was given, or none."""
+    if value is not None and value < 1:
         raise BadParameter(f"expected a number of at least 1, got {value}.")
     return value
 
@@ -25,15 +26,15 @@ def _finite(value: float) -> float:
 
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="the run directory of a model")]
-Beam = Annotated[int, Option(metavar="N", callback=_at_least_1, help="hypotheses to follow; 1 is greedy")]
-NBest = Annotated[int, Option(metavar="N", callback=_at_least_1, help="answers to give, best first; up to the beam")]
+Beam = Annotated[int, Option(metavar="N", callback=at_least_1, help="hypotheses to follow; 1 is greedy")]
+NBest = Annotated[int, Option(metavar="N", callback=at_least_1, help="answers to give, best first; up to the beam")]
 LengthPenalty = Annotated[
     float,
     Option(metavar="X", callback=_finite, help="divide log p by the length to this power; 1 favours long answers"),
 ]
 
 
-def given(context: Context, task: str, allowed: set[str]) -> dict[str, Any]:
+def given(context: Context, target: str, allowed: set[str]) -> dict[str, Any]:
     """The options of a command by name, once those given on the command line are known to have an effect."""
     for name in context.params:
         source = context.get_parameter_source(name)
@@ -42,7 +43,7 @@ def given(context: Context, task: str, allowed: set[str]) -> dict[str, Any]:
             and source.name == "COMMANDLINE"
             and name not in {*allowed, "run", "file", "texts", "out"}
         ):
-            context.fail(f"{spelt(name)}: has no effect with a run of the task {task}; leave it away")
+            context.fail(f"{spelt(name)}: has no effect with {target}; leave it away")
     return dict(context.params)
 
 

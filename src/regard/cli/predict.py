@@ -29,4 +29,4 @@ def predict(
 
     opened = open_run(run)
     task = TASKS[opened.task]
-    task.predict(opened, file, given(context, opened.task, task.OF_PREDICT))
+    task.predict(opened, file, given(context, f"a run of the task {opened.task}", task.OF_PREDICT))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import torch
+
 from regard.look.plots import Alignment
-from regard.training.data import source_text
+from regard.look.watch import watch
+from regard.models.symbols import BOS, SPECIALS
+from regard.training.data import Example, source_text
 
 if TYPE_CHECKING:
+    from regard.look.seen import Seen
     from regard.training.seq2seq import Answer, Prediction, Seq2SeqRun
 
-__all__ = ["grids", "pictures"]
+__all__ = ["grids", "pictures", "watched"]
 
 
 def pictures(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[Alignment]:
@@ -50,6 +55,22 @@ def grids(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[list[Alignment]]:
         if prediction.weights is not None
         for layer, heads in enumerate(prediction.weights, 1)
     ]
+
+
+def watched(run: Seq2SeqRun, answer: Answer) -> tuple[Seen, dict[str, list[str]]]:
+    """What the model attended to while it gave its best answer, and the tokens of both sides as a page takes them.
+
+    The answer is known: it is given to the decoder as in training, so that the queries are its own, whatever other
+    hypotheses a search had followed.
+    """
+    prediction = answer.predictions[0]
+    batch = run.collate(run.encode([Example(tuple(answer.units), tuple(prediction.units))]))
+    read = batch.target[:, : -1 if prediction.finished else -2]
+    device = next(run.model.parameters()).device
+    with torch.inference_mode(), watch(run.model, keep=True) as seen:
+        run.model(batch.source.to(device), batch.source_lengths.to(device), read.to(device))
+    symbols = [SPECIALS[BOS], *prediction.units][: read.shape[1]]
+    return seen, {"source": _columns(answer), "target": symbols}
 
 
 def _rows(prediction: Prediction) -> list[str]:

@@ -47,11 +47,16 @@ class Summary:
     entropy: float
 
     @property
+    def shares(self) -> dict[str, float]:
+        """The shares that apply, by the name of the place, the largest first."""
+        found = {name: getattr(self, field) for field, name in _NAMES.items()}
+        known = {name: share for name, share in found.items() if not math.isnan(share)}
+        return dict(sorted(known.items(), key=lambda item: -item[1]))
+
+    @property
     def words(self) -> str:
-        """Where at least half of the weight lies, the largest share first; empty where there is no such place."""
-        shares = {name: getattr(self, field) for field, name in _NAMES.items()}
-        found = sorted((name for name in shares if shares[name] >= _STANDS_OUT), key=shares.__getitem__, reverse=True)
-        return ", ".join(f"{name} {shares[name]:.2f}" for name in found)
+        """The places where at least half of the weight lies; empty where there is none."""
+        return ", ".join(f"{name} {share:.2f}" for name, share in self.shares.items() if share >= _STANDS_OUT)
 
 
 def sides(seen: Seen) -> list[tuple[Side, Side]]:

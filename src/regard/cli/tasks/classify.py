@@ -114,13 +114,19 @@ def look(run: ClassifyRun, texts: list[str], path: Path, options: dict[str, Any]
     """Classify each text, and draw which of its words that was read from."""
     from regard.look import save
     from regard.look.pooling import pooled
+    from regard.look.watch import watch
 
     answers = list(run.predict(texts, weights=True))
     for text, answer in zip(texts, answers, strict=True):
         if not answer.units:
             raise ArgumentError(f"expected texts with at least one word, got {text!r}")
         print(f"{text}\t{answer.label}\t{answer.probabilities[answer.label]:.4f}")
-    save(pooled(answers), path)
+    if path.suffix == ".html":
+        with watch(run.model, keep=True) as seen:
+            list(run.predict(texts))
+        seen.report(path, tokens={"source": answers[0].units, "target": [answers[0].label]}, title=texts[0])
+    else:
+        save(pooled(answers), path)
     print(path)
 
 

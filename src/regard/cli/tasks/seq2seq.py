@@ -195,7 +195,7 @@ def _json(answer: Answer, source: str) -> str:
 def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
     """Answer each text, and draw which units of it each unit of the answer attended to."""
     from regard.look import alignments, grid, save
-    from regard.look.answers import grids, pictures
+    from regard.look.answers import grids, pictures, watched
     from regard.models import RecurrentConfig
     from regard.training.seq2seq import Search
 
@@ -214,5 +214,9 @@ def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any])
         for prediction in answer.predictions:
             print(f"{text}\t{prediction.text}")
     tally.say(run.max_length)
-    save(grid(grids(run, answers)) if options["heads"] else alignments(pictures(run, answers)), path)
+    if path.suffix == ".html":
+        seen, tokens = watched(run, answers[0])
+        seen.report(path, tokens=tokens, title=texts[0])
+    else:
+        save(grid(grids(run, answers)) if options["heads"] else alignments(pictures(run, answers)), path)
     print(path)

@@ -105,6 +105,7 @@ def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> 
     """Tag each text, and draw which words each of its words attended to."""
     from regard.look import alignments, grid, save
     from regard.look.plots import Alignment
+    from regard.look.watch import watch
 
     if not run.model.config.attends:
         raise ArgumentError(
@@ -125,5 +126,10 @@ def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> 
             [Alignment(one, rows, words, f"{which}layer {layer}, head {head}") for head, one in enumerate(heads, 1)]
             for layer, heads in enumerate(weights, 1)
         ]
-    save(grid(lines) if options["heads"] else alignments(pictures), path)
+    if path.suffix == ".html":
+        with watch(run.model, keep=True) as seen:
+            run.look(words)
+        seen.report(path, tokens=words, title=text)
+    else:
+        save(grid(lines) if options["heads"] else alignments(pictures), path)
     print(path)
