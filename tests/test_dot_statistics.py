@@ -53,13 +53,18 @@ def assert_top(call: Call, top: Any) -> None:
     assert call.allowed.gather(-1, keys)[seen].all()
 
 
-@given(calls(scores=DOTS), st.sampled_from(BLOCKS), st.sampled_from([*ASKED, "weighed", "all"]))
-def test_blocks_answer_as_the_matrix(call: Call, sizes: tuple[int, int], name: str) -> None:
-    call = call.to(torch.float64)
+@given(
+    calls(scores=DOTS),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.sampled_from(BLOCKS),
+    st.sampled_from([*ASKED, "weighed", "all", "all"]),
+)
+def test_blocks_answer_as_the_matrix(call: Call, dtype: torch.dtype, sizes: tuple[int, int], name: str) -> None:
+    call = call.to(dtype)
     what = {"all": ASKED, "weighed": {"received": fixed_like(call.query[..., 0])}}.get(name) or {name: ASKED[name]}
     _, found = in_blocks(call, sizes, Observe(**what))
-    _, expected = call.run(impl="reference", observe=Observe(**what))
-    assert_same(found, expected)
+    _, expected = call.to(torch.float64).run(impl="reference", observe=Observe(**what))
+    assert_same(found, expected, check_dtype=False, **({} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}))
     assert found.weights is None
     if found.top is not None:
         assert_top(call, found.top)
@@ -110,6 +115,37 @@ def test_a_fault_is_seen_where_it_is_attended_and_nowhere_else() -> None:
     for name in ("entropy", "logsumexp", "max"):
         assert getattr(found, name)[..., 11:].isnan().all()
         assert torch.equal(getattr(found, name)[..., :11], getattr(expected, name)[..., :11])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mask", [*MASKS, "infinite"])
+def test_a_fault_is_told_as_the_matrix_tells_it(dtype: torch.dtype, mask: str) -> None:
+    for shape in (SHAPES[2], SHAPES[7]):
+        call = make_call(shape, mask="none" if mask == "infinite" else mask).to(dtype)
+        call.query[0, 0, 2] = 1e30 if mask == "infinite" else torch.nan
+        call.key[-1, -1, 3] = torch.inf if mask == "infinite" else torch.nan
+        _, found = in_blocks(call, (40, 1), Observe(**ASKED))
+        _, expected = call.run(impl="reference", observe=Observe(**ASKED))
+        assert_same(found, expected)
+        assert torch.equal(found.top.keys < 0, expected.top.keys < 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mask", [regard.causal(offset=-3), regard.window(2, offset=0), regard.window(3, offset=9)])
+def test_queries_before_and_behind_all_keys(dtype: torch.dtype, mask: regard.Mask) -> None:
+    for sizes in BLOCKS:
+        call = make_call((2, 3, 1, 17, 5, 7, 7)).to(dtype)
+        _, found = in_blocks(call, sizes, Observe(**ASKED), mask=mask)
+        _, expected = call.run(impl="reference", observe=Observe(**ASKED), mask=mask)
+        assert_same(found, expected)
+
+
+def test_scores_whose_weights_are_nothing_have_an_order() -> None:
+    call = make_call((1, 1, 1, 1, 101, 1, 1))
+    call.query.fill_(1.0)
+    call.key.copy_(torch.linspace(-1e4, 0, 101).roll(50)[:, None])
+    _, found = in_blocks(call, (1, 1), Observe(top=61), score=regard.Dot())
+    assert torch.equal(found.top.keys.flatten(), call.key.flatten().argsort(descending=True)[:61])
 
 
 def test_large_scores_have_an_entropy() -> None:

@@ -18,11 +18,12 @@ from torch import Tensor
 from regard._kernels import statistics
 from regard._kernels.statistics import Asked
 
-__all__ = ["Looked", "fits_one_block", "gather"]
+__all__ = ["Looked", "fits_one_block", "gather", "scored", "spoil"]
 
 _SCORES = 2**19  # of one block
 _ROWS = 64  # at least so many queries share one pass over the keys
 _ON_GPU = 2**8  # times as many scores, to keep it busy
+_FEW = 64  # so many of the largest are kept in order while a row is visited
 _NOTHING = -1000.0  # exp of it is 0 in every dtype, and so is 0 times it
 
 
@@ -63,14 +64,34 @@ def fits_one_block(query: Tensor, keys: int) -> bool:
 
 
 def gather(looked: Looked, asked: Asked) -> list[Tensor]:
-    """What is asked for, with key heads and their rows as (N, R, ...)."""
+    """What is asked for, in the order of the scores' axes."""
     L, Hq, Tq, _ = looked.query.shape
     Hkv, Tk = looked.key.shape[1:3]
     key = looked.key.float() if looked.key.dtype.itemsize < 4 else looked.key
     looked = looked._replace(key=key.detach(), query=looked.query.detach())
+    if key.dtype == torch.float32 and key.is_cpu and type(key) is Tensor and asked.top <= _FEW:
+        from regard._kernels import dot_visits
+
+        return dot_visits.gather(looked, asked)
     group = Hq // Hkv
     logsumexp = key.new_full((L * Hkv, group * Tq), -torch.inf)
-    return statistics.gather(_seen(looked, logsumexp, asked.names), logsumexp, group, Tk, asked)
+    found = statistics.gather(_seen(looked, logsumexp, asked.names), logsumexp, group, Tk, asked)
+    spoil(logsumexp.isnan().view(L, Hq, Tq, 1), looked, asked, found)
+    return found
+
+
+def spoil(bad: Tensor, looked: Looked, asked: Asked, answers: Sequence[Tensor]) -> None:
+    """Make NaN also what rows of NaN, (L, Hq, Tq, 1), cannot see, in the answers that tell of it."""
+    (L, Hq, Tq, _), Tk, device = looked.query.shape, looked.key.shape[2], bad.device
+    for name, answer in zip(asked.names, answers, strict=True):
+        if name == "received":
+            answer.view(L, Hq, Tk).masked_fill_(bad.any(2), torch.nan)
+        elif name == "rows":
+            answer.view(L, Hq, -1, Tk).masked_fill_(bad[:, :, list(asked.rows)], torch.nan)
+        elif name == "offsets":
+            keys = torch.arange(Tk - Tq, Tk, device=device)[:, None] + torch.tensor(asked.offsets, device=device)
+            none = (keys < 0) | (keys >= Tk)
+            answer.view(L, Hq, Tq, -1).masked_fill_(bad & ~none, torch.nan).masked_fill_(none, 0.0)
 
 
 def _most(query: Tensor) -> int:
@@ -97,24 +118,35 @@ def _blocks(looked: Looked) -> Iterator[_Block]:
                     yield _Block(*some, slice(first, end), keys)
 
 
+def scored(looked: Looked) -> Iterator[tuple[_Block, Tensor]]:
+    """The scores of each block, (examples, heads, rows, keys), with nothing hidden yet; one buffer serves all."""
+    group = looked.query.shape[1] // looked.key.shape[1]
+    buffer = looked.key.new_empty(0)
+    for block in _blocks(looked):
+        query = looked.query[block[:3]].to(buffer.dtype)
+        key = looked.key[block.examples, block.heads.start // group : -(-block.heads.stop // group), block.keys]
+        shape = (*query.shape[:3], key.shape[2])
+        if buffer.numel() < math.prod(shape):
+            buffer = buffer.new_empty(math.prod(shape))
+        scores = buffer[: math.prod(shape)].view(shape)
+        queries, keys = query.reshape(key.shape[0] * key.shape[1], -1, query.shape[3]), key.flatten(0, 1)
+        of_keys = scores.view(*queries.shape[:2], key.shape[2])
+        torch.baddbmm(scores.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=looked.scale, out=of_keys)
+        if looked.bias is not None:
+            scores += block.of(looked.bias)
+        yield block, scores
+
+
 def _seen(looked: Looked, logsumexp: Tensor, names: Sequence[str]) -> Iterator[statistics.Seen]:
     """The weights of each block; fills in the logsumexp of its rows."""
     Hq, Tq = looked.query.shape[1:3]
     Hkv = looked.key.shape[1]
     group = Hq // Hkv
-    scores = weights = logsumexp.new_empty(0)
-    for block in _blocks(looked):
-        query = looked.query[block[:3]].to(logsumexp.dtype)
-        key = looked.key[block.examples, block.heads.start // group : -(-block.heads.stop // group), block.keys]
-        shape, flat = (*query.shape[:3], key.shape[2]), (key.shape[0] * key.shape[1], -1, key.shape[2])
-        size = math.prod(shape)
-        if scores.numel() < size:
-            scores = logsumexp.new_empty(size)
-            weights = torch.empty_like(scores) if "entropy" in names else scores
-        s = scores[:size].view(shape)
-        w = s if weights is scores else weights[:size].view(shape)
-        queries, keys = query.reshape(flat[0], -1, query.shape[3]), key.reshape(*flat[:2], key.shape[3])
-        torch.baddbmm(s.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=looked.scale, out=s.view(flat))
+    weights = logsumexp.new_empty(0)
+    for block, s in scored(looked):
+        if weights.numel() < s.numel() and "entropy" in names:
+            weights = logsumexp.new_empty(s.numel())
+        w = weights[: s.numel()].view(s.shape) if "entropy" in names else s
         hidden = _hide(looked, block, s)
         sums, entropy = _weigh(looked, block, s, w)
         if hidden is not None and "top" in names:
@@ -122,16 +154,15 @@ def _seen(looked: Looked, logsumexp: Tensor, names: Sequence[str]) -> Iterator[s
             w[..., first:].masked_fill_(places, -1.0)
         head = block.examples.start * Hkv + block.heads.start // group
         row = block.heads.start % group * Tq + block.rows.start
-        of_rows = None if entropy is None else entropy.view(flat[:2])
-        seen = statistics.Seen(head, row, block.keys.start, w.view(flat), of_rows)
-        logsumexp[seen.at] = sums.view(flat[:2])
+        heads = s.shape[0] * max(s.shape[1] // group, 1)
+        of_rows = None if entropy is None else entropy.view(heads, -1)
+        seen = statistics.Seen(head, row, block.keys.start, w.view(heads, -1, s.shape[3]), of_rows)
+        logsumexp[seen.at] = sums.view(heads, -1)
         yield seen
 
 
 def _hide(looked: Looked, block: _Block, scores: Tensor) -> tuple[int, Tensor] | None:
-    """Add the bias, and make -inf what may not be seen: which places these are from some column on, empty rows too."""
-    if looked.bias is not None:
-        scores += block.of(looked.bias)
+    """Make -inf what may not be seen: which places these are from some column on, empty rows too."""
     first = max(block.rows.start + looked.high - block.keys.start, 0)
     if looked.allowed is not None:
         first, hidden = 0, ~block.of(looked.allowed)

@@ -146,7 +146,7 @@ def _compiled_ordered(bits):
 
 
 @njit(**EXACT)
-def _largest(bits, at, count):
+def greatest(bits, at, count):
     """The largest of some numbers, from their bits: NaN does not keep such a loop from becoming vectors."""
     largest, begin = ordered(bits[at]), np.uintp(at)
     for j in range(np.uintp(count)):
@@ -195,7 +195,7 @@ def weigh_row(scores, bits, at, head, row, block, reach):
         scores[j] = 0
     zero, one, least = scores.dtype.type(0), scores.dtype.type(1), scores.dtype.type(-np.inf)
     total = zero
-    largest = number(_largest(bits, begin, count)) if count > 0 else least
+    largest = number(greatest(bits, begin, count)) if count > 0 else least
     if largest == least:
         for j in range(count):
             scores[begin + j] = zero if scores[begin + j] == least else scores[begin + j]
