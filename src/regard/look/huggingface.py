@@ -30,6 +30,7 @@ __all__ = ["Asked", "interfaces", "is_cross", "is_step", "loaded", "place_of"]
 
 _MEMORIES = ("key_value_states", "encoder_hidden_states")
 _CACHES = ("cache", "past_key_values", "past_key_value")  # by which name it comes depends on the version
+_NO_SOFTMAX = ("softcap", "s_aux")  # scores that are capped, and what else takes part in the softmax
 _AGREE = 1e-3
 
 
@@ -63,10 +64,10 @@ class Asked:
         query, key, mask, options = self.query.detach(), self.key.detach(), self.mask, self.options
         score = ScaledDot(options.get("scaling"))
         if "flex" in self.name:
-            self._refuse("softcap", "s_aux")
+            self._refuse(*_NO_SOFTMAX)
             return Call(query, key, score, *_flex_mask(mask, query, key, options.get("position_bias")))
         if "flash" in self.name:
-            self._refuse("softcap", "s_aux", "cu_seq_lens_q", "block_table")
+            self._refuse(*_NO_SOFTMAX, "cu_seq_lens_q", "block_table")
             positions = options.get("position_ids")
             if mask is None and positions is not None and bool((positions.diff(dim=-1) != 1).any()):
                 self._refuse("position_ids")
@@ -79,7 +80,11 @@ class Asked:
         if not recorder.keep and not recorder.what.logsumexp:
             return Call(query, key, score, weights=weights, hidden=hidden)
         call = Call(query, key, score, *_added(mask, options.get("position_bias"), weights.shape[-1]))
-        _verify(call, weights)
+        if any(options.get(option) is not None for option in _NO_SOFTMAX) or not _gives(call, weights):
+            raise UnsupportedError(
+                "its weights are no softmax of scaled products of query and key: these cannot be kept (keep=True), nor "
+                "their logsumexp be told"
+            )
         return call
 
     def _refuse(self, *unsupported: str) -> None:
@@ -189,14 +194,10 @@ def _added(mask: Tensor | None, bias: Tensor | None, keys: int) -> tuple[Mask | 
     return None, mask if bias is None else mask + bias
 
 
-def _verify(call: Call, weights: Tensor) -> None:
-    """Refuse a call whose query and key do not give the weights that the model returned."""
+def _gives(call: Call, weights: Tensor) -> bool:
+    """Whether query and key of a call give the weights that the model returned, tried at the first and last query."""
     if not call.shape[2] or not call.shape[3]:
-        return
-    first_and_last = Observe(rows=[0, -1])
-    rows = observed(call.query, call.key, first_and_last, score=call.score, mask=call.mask, bias=call.bias).rows
-    if rows is None or bool((rows - weights[:, :, [0, -1]]).abs().max() > _AGREE):
-        raise UnsupportedError(
-            "its weights are no softmax of scaled products of query and key: these cannot be kept (keep=True), nor "
-            "their logsumexp be told"
-        )
+        return True
+    what = Observe(rows=[0, -1])
+    rows = observed(call.query, call.key, what, score=call.score, mask=call.mask, bias=call.bias).rows
+    return rows is not None and bool((rows - weights[:, :, [0, -1]]).abs().max() <= _AGREE)

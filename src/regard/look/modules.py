@@ -77,7 +77,12 @@ class Modules:
         """Tokens and masks, of the calls that the user makes; of a step the tokens are those after the ones before."""
         inputs, is_step = self.seen.inputs, huggingface.is_step(given)
         for name, value in given.items():
-            if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex() or not value.ndim:
+            if (
+                not isinstance(value, Tensor)
+                or value.is_floating_point()
+                or value.is_complex()
+                or value.ndim not in (1, 2)
+            ):
                 continue
             value = value.detach().to("cpu", copy=True)
             before = inputs.get(name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.functional.attention import observed
@@ -64,37 +66,53 @@ class Recorder:
         self.keep = keep
         self.memory = memory
         self.used = 0
-        self.passes = 0  # calls of the model itself
         self.stepping = -1  # the pass of which one attention has been found to be a step
         self.names: dict[str, int] = {}  # of all that attends, with the place of its first call
         self.found: list[Steps] = []
         self.latest: dict[str, Steps] = {}
 
-    def record(self, name: str, call: Call, place: Place | None) -> None:
-        """Take in one attention of the module of this name."""
+    def record(self, name: str, called: Callable[[], Call], place: Place | None, passes: int) -> None:
+        """Take in one attention of the module of this name, in the n-th pass of the model."""
         number = self.names.setdefault(name, len(self.names))
         if not self._wants(name, number):
             return
         if self.seen.left_out:  # steps that follow one that is missing have nothing to follow
             self.seen.left_out += 1
             return
-        if place is not None:
-            call, place = place.of(call)
+        with _named(name):
+            call = called()
+            if isinstance(call.query, FakeTensor):
+                raise UnsupportedError("the model is being exported")
+            if place is not None:
+                call, place = place.of(call)
         Hq = call.shape[1]
+        heads = tuple(range(Hq)) if self.heads is None else tuple(self.heads)
         if self.heads is not None:
-            if max(self.heads, default=0) >= Hq:
-                raise ArgumentError(f"watch(heads={list(self.heads)}): {name or 'the model'} has {Hq} heads, from 0")
-            call = call.of_heads(self.heads)
+            if max(heads, default=0) >= Hq:
+                raise ArgumentError(f"watch(heads={list(heads)}): {name} has {Hq} heads, from 0")
+            call = call.of_heads(heads)
         self.used += _size(self.what, call, self.keep)
         if self.used > self.memory:
+            self.seen.left_out = 1
             warnings.warn(
-                f"what is watched is larger than watch(memory={self.memory}) bytes: what comes from {name!r} on is "
-                "left out and counted in seen.left_out; choose layers=, heads=, or a larger memory=",
+                f"what is watched is larger than watch(memory={self.memory}) bytes: what comes from {name} on is left "
+                "out and counted in seen.left_out; choose layers=, heads=, or a larger memory=",
                 stacklevel=2,
             )
-            self.seen.left_out += 1
             return
-        self._take(name, call, place, tuple(range(Hq)) if self.heads is None else tuple(self.heads))
+        with _named(name):
+            seen = _look(self.what, call)
+        before = self.latest.get(name)
+        if before is not None:
+            same_pass = passes in (before.last_pass, self.stepping)
+            if before.continues(call, place, same_pass):
+                before.add(call, seen, place)
+                before.last_pass = passes
+                self.stepping = passes if before.grows else self.stepping
+                return
+        self.latest[name] = Steps(name, heads, call, seen, place, keep=self.keep)
+        self.latest[name].last_pass = passes
+        self.found.append(self.latest[name])
 
     def finish(self) -> None:
         """Fill in the layers, and complain about what was asked for and was not there."""
@@ -119,39 +137,30 @@ class Recorder:
     def _wants(self, name: str, number: int) -> bool:
         return self.patterns is None or any(_matches(pattern, name, number) for pattern in self.patterns)
 
-    def _take(self, name: str, call: Call, place: Place | None, heads: tuple[int, ...]) -> None:
-        before = self.latest.get(name)
-        seen = _look(name, self.what, call)
-        if before is not None:
-            same_pass = self.passes in (before.last_pass, self.stepping)
-            if before.continues(call, place, same_pass):
-                before.add(call, seen, place)
-                before.last_pass = self.passes
-                self.stepping = self.passes if before.grows else self.stepping
-                return
-        steps = Steps(name, heads, call, seen, place, keep=self.keep)
-        steps.last_pass = self.passes
-        self.latest[name] = steps
-        self.found.append(steps)
-
 
 def _matches(pattern: str | int, name: str, number: int) -> bool:
     return pattern == number if isinstance(pattern, int) else fnmatchcase(name, pattern)
 
 
-def _look(name: str, what: Observe, call: Call) -> Observation:
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Errors within name the module."""
+    try:
+        yield
+    except RegardError as error:
+        raise UnsupportedError(f"{name}: this attention cannot be watched: {error}") from error
+
+
+def _look(what: Observe, call: Call) -> Observation:
     """What was asked for of a call. Queries that are padding send nothing to what keys receive."""
     if what.received:
         padded = call.padded_queries()
         if padded is not None:
             B, Hq, Tq, _ = call.shape
             what = replace(what, received=(~padded).float().expand(B, Hq, Tq))
-    try:
-        if call.weights is not None:
-            return _small(summarise(what, call.weights.detach().float(), None, call.hidden))
-        return _small(observed(call.query, call.key, what, score=call.score, mask=call.mask, bias=call.bias))
-    except RegardError as error:
-        raise UnsupportedError(f"{name or 'the model'}: this attention cannot be watched: {error}") from error
+    if call.weights is not None:
+        return _small(summarise(what, call.weights.detach().float(), None, call.hidden))
+    return _small(observed(call.query, call.key, what, score=call.score, mask=call.mask, bias=call.bias))
 
 
 def _small(seen: Observation) -> Observation:

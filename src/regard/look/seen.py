@@ -39,7 +39,8 @@ class Layer:
     """One attention of a model in one pass, or in the steps of a generation joined into one.
 
     - ``name``: the path of the module that attended, "model.layers.3.self_attn"
-    - ``seen``: what was asked for, on the CPU in float32 or wider (keys as int32), (B, Hq, Tq, ...)
+    - ``seen``: what was asked for, on the CPU in float32 (keys as int32), (B, Hq, Tq, ...); distance and offsets are
+      None in cross-attention, where they mean nothing
     - ``shape``: B, Hq, Tq, Tk of the scores
     - ``heads``: the model's own numbers of the heads that were kept, Hq of them
     - ``first_query``: the absolute position of the first query, above 0 where a cache was filled before the watch began

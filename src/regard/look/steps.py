@@ -6,6 +6,7 @@ a window shifts: keys are counted from the first that there ever was. In cross-a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -98,11 +99,14 @@ class Steps:
         """All calls as one."""
         queries = sum(piece.queries for piece in self.pieces)
         keys = max(piece.first_key + piece.keys for piece in self.pieces)
+        seen = _joined(self.pieces, keys)
         own = self.grows or self.cross is False or self.is_bottom_right
         cross = not own and (self.cross or queries != keys)
+        if cross:  # a query of one sequence stands nowhere in another
+            seen = replace(seen, distance=None, offsets=None)
         return Layer(
             self.name,
-            _joined(self.pieces, keys),
+            seen,
             (self.batch, len(self.heads), queries, keys),
             self.heads,
             first_query=0 if cross else keys - queries,

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import maybe_current_level
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -251,13 +250,9 @@ class _Watcher(TorchFunctionMode):
             or maybe_current_level() is not None
         ):
             raise UnsupportedError(f"{name}: a model cannot be watched while it is traced, exported or transformed")
+        cross = cross if frame.cross is None else frame.cross
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            call = called()
-            if isinstance(call.query, FakeTensor):
-                raise UnsupportedError(f"{name}: a model cannot be watched while it is exported")
-            self.recorder.passes = self.modules.passes
-            cross = cross if frame.cross is None else frame.cross
-            self.recorder.record(name, replace(call, cross=cross), frame.place)
+            self.recorder.record(name, lambda: replace(called(), cross=cross), frame.place, self.modules.passes)
 
 
 def _of_attention(

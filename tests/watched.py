@@ -1,0 +1,54 @@
+"""What a watched layer must say, from the matrix of weights that the model itself gives."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard import Observe
+from regard.look import Layer
+
+EVERYTHING = Observe(
+    weights=True,
+    rows=[0, -1],
+    entropy=True,
+    received=True,
+    top=3,
+    position=True,
+    max=True,
+    distance=True,
+    offsets=(0, -1, 2),
+)
+CLOSE = {"atol": 1e-4, "rtol": 0.0}
+
+
+def agrees(layer: Layer, weights: Tensor, kept: Tensor | None = None) -> None:
+    """Every statistic of the layer is that of weights (B, H, Tq, Tk), at the ``kept`` queries (B, Tq)."""
+    B, H, Tq, Tk = weights.shape
+    weights, seen = weights.detach().double(), layer.seen
+    assert layer.shape == (B, H, Tq, Tk), layer.shape
+    kept = torch.ones(B, Tq, dtype=torch.bool) if kept is None else kept
+    here = kept[:, None].expand(B, H, Tq)
+
+    def same(found: Tensor, expected: Tensor) -> None:
+        assert (found.dtype, found.device.type, found.requires_grad) == (torch.float32, "cpu", False)
+        torch.testing.assert_close(found[here].double(), expected[here], **CLOSE)
+
+    same(seen.weights, weights)
+    same(seen.entropy, torch.special.entr(weights).sum(-1))
+    same(seen.position, weights @ torch.arange(Tk, dtype=torch.float64))
+    same(seen.max, weights.amax(-1))
+    away = torch.arange(Tk) - torch.arange(Tq)[:, None] - (Tk - Tq)
+    if layer.cross:
+        assert seen.distance is None
+        assert seen.offsets is None
+    else:
+        same(seen.distance, (weights * away.abs()).sum(-1))
+        for offset, there in zip(EVERYTHING.offsets or (), seen.offsets.unbind(-1), strict=True):
+            same(there, (weights * (away == offset)).sum(-1))
+    most = min(3, Tk)
+    same(seen.top.weights[..., :most], weights.sort(descending=True).values[..., :most])
+    assert seen.top.keys.dtype == torch.int32
+    same(seen.top.weights, weights.gather(-1, seen.top.keys.long().clamp(min=0)) * (seen.top.keys >= 0))
+    received = (weights * here[..., None]).sum(2)
+    torch.testing.assert_close(seen.received.double(), received, **CLOSE)
