@@ -158,6 +158,20 @@ def test_large_scores_have_an_entropy() -> None:
     assert (found.entropy >= 0).all()
 
 
+@pytest.mark.parametrize("mask", [None, regard.causal()], ids=["none", "causal"])
+def test_any_number_of_threads(mask: regard.Mask | None) -> None:
+    call = make_call((1, 2, 1, 701, 709, 3, 3))
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        try:
+            found.append(call.run(impl="sdpa", mask=mask, observe=Observe(**ASKED))[1])
+        finally:
+            torch.set_num_threads(1)
+    for other in found[1:]:
+        assert_same(other, found[0])
+
+
 class Largest(TorchDispatchMode):
     """How many elements the largest tensor has that an operator made."""
 

@@ -21,7 +21,7 @@ from regard._kernels.statistics import Asked
 __all__ = ["Looked", "fits_one_block", "gather", "scored", "spoil"]
 
 _SCORES = 2**19  # of one block
-_ROWS = 64  # at least so many queries share one pass over the keys
+_ROWS = 128  # at least so many queries share one pass over the keys
 _ON_GPU = 2**8  # times as many scores, to keep it busy
 _FEW = 64  # so many of the largest are kept in order while a row is visited
 _NOTHING = -1000.0  # exp of it is 0 in every dtype, and so is 0 times it

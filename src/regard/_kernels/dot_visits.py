@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def _told(looked: Looked, asked: Asked) -> Told:
 
     share = torch.ones(0)
     if "received" in names:
-        given = torch.ones(L, Hq, Tq) if asked.received is None else asked.received.detach().float().view(L, Hq, Tq)
+        given = torch.ones(L, Hq, Tq) if asked.received is None else asked.received.detach().float().reshape(L, Hq, Tq)
         share = given if looked.empty is None else given.masked_fill(looked.empty.squeeze(-1), 0.0)
     return Told(
         np.full(N, -np.inf, np.float32),
@@ -83,7 +84,7 @@ def _answers(looked: Looked, asked: Asked, told: Told, received: Tensor, rows: T
     """What is asked for, from sums of exponentials to means; empty rows tell nothing, spoiled ones NaN."""
     L, Hq, Tq, _ = looked.query.shape
     largest, total, spread, position, distance, top, keys, offsets = map(torch.from_numpy, told[:8])
-    ways = {
+    ways: dict[str, Callable[[], Tensor]] = {
         "logsumexp": lambda: largest + total.log(),
         "entropy": lambda: total.log() - spread / total,
         "max": lambda: total.reciprocal().masked_fill_(largest == -torch.inf, 0.0),

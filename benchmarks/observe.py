@@ -1,0 +1,123 @@
+"""What it costs to tell what dot products looked at, beside plain scaled_dot_product_attention and the matrix.
+
+`python benchmarks/observe.py [time|memory] [--threads N] [--seconds X]`; without a name, both. What is compared takes
+turns, and the values of all are compared with float64 first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import regard
+from regard import Mask, Observe
+from regard.bench.measure import interleaved, peak_megabytes
+
+HEADS, FEATURES = 8, 64
+BOTH = Observe(entropy=True, received=True)
+MORE = Observe(entropy=True, received=True, top=8, distance=True, offsets=(0, -1))  # what `regard.watch` tells
+Answer = tuple[Tensor, Tensor, Tensor]  # output, entropy, received
+
+
+def seen(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, what: Observe) -> Answer:
+    """Output and statistics from `regard.attention`."""
+    output, seen = regard.attention(q, k, v, mask=mask, observe=what)
+    return output, seen.entropy, seen.received
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Answer:
+    """The same from the matrix of weights; in float64 what all are compared with."""
+    scores = q @ k.mT / FEATURES**0.5
+    if mask is not None:
+        scores.masked_fill_(~mask.allowed(scores.shape), -torch.inf)
+    weights = scores.softmax(-1)
+    return weights @ v, torch.special.entr(weights).sum(-1), weights.sum(-2)
+
+
+def check(found: Answer, right: Answer, what: str) -> None:
+    """End the run where values differ: then nothing is timed."""
+    for name, ours, theirs in zip(("output", "entropy", "received"), found, right, strict=True):
+        error = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+        if not error < 1e-5:
+            sys.exit(f"{what}: {name} is {error:.1e} away from float64; nothing is timed")
+
+
+def time(seconds: float) -> None:
+    """Turns of all ways."""
+    print(f"\n{HEADS} heads of {FEATURES}, B = 1: milliseconds, and times plain scaled_dot_product_attention\n")
+    print("| T | mask | plain | + entropy, received | + what `watch` tells | both from the matrix |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for T in (1024, 2048, 4096):
+        q, k, v = torch.randn(3, 1, HEADS, T, FEATURES).unbind()
+        keep = torch.arange(T).expand(1, T) < T - T // 8
+        kinds: dict[str, tuple[Mask | None, dict[str, object]]] = {
+            "none": (None, {}),
+            "causal": (regard.causal(), {"is_causal": True}),
+            "padding": (regard.padding(keep), {"attn_mask": keep[:, None, None]}),
+        }
+        for name, (mask, theirs) in kinds.items():
+            right = dense(q.double(), k.double(), v.double(), mask)
+            ways: dict[str, Callable[[], object]] = {
+                "plain": lambda: scaled_dot_product_attention(q, k, v, **theirs),  # noqa: B023
+                "both": lambda: seen(q, k, v, mask, BOTH),  # noqa: B023
+                "more": lambda: seen(q, k, v, mask, MORE),  # noqa: B023
+                "dense": lambda: dense(q, k, v, mask),  # noqa: B023
+            }
+            for what in (BOTH, MORE):
+                check(seen(q, k, v, mask, what), right, f"T={T}, {name}")
+            check(dense(q, k, v, mask), right, f"T={T}, {name}, matrix")
+            del right
+            taken = interleaved(ways, seconds)
+            plain = taken.pop("plain")
+            rest = " | ".join(f"{x * 1e3:.0f} ({x / plain:.2f}×)" for x in taken.values())
+            print(f"| {T:,} | {name} | {plain * 1e3:.0f} | {rest} |", flush=True)
+
+
+def memory(seconds: float) -> None:
+    """Peaks of one call each."""
+    print("\nMegabytes at the peak of a call above those before it\n")
+    print("| T | plain | with entropy, received | that adds | what `watch` tells adds | the matrix alone |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for T in (2048, 8192, 32768):
+        inputs = torch.randn(3, 1, HEADS, T, FEATURES).unbind()
+        ways: dict[str, Callable[..., object]] = {
+            "plain": scaled_dot_product_attention,
+            "both": lambda q, k, v: seen(q, k, v, None, BOTH),
+            "more": lambda q, k, v: seen(q, k, v, None, MORE),
+        }
+        peaks = []
+        for way in ways.values():
+            way(*(x[:, :, :1024] for x in inputs))  # what is loaded and compiled at a first call is no call's peak
+            peaks.append(peak_megabytes(lambda: way(*inputs)))  # noqa: B023
+        plain, both, more = peaks
+        matrix = HEADS * T * T * 4 / 2**20
+        print(
+            f"| {T:,} | {plain:.0f} | {both:.0f} | {both - plain:.0f} | {more - plain:.0f} | {matrix:,.0f} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Print the tables."""
+    parts = {part.__name__: part for part in (time, memory)}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="?", choices=parts)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seconds", type=float, default=4.0)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    print(f"torch {torch.__version__}, {options.threads} threads, float32; medians of calls in turns")
+    with torch.inference_mode():
+        for name, part in parts.items():
+            if options.part in (None, name):
+                part(options.seconds)
+
+
+if __name__ == "__main__":
+    main()
