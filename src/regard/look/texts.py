@@ -96,6 +96,7 @@ def _check(side: Side, named: Sequence[Sequence[str]], length: int, batch: int) 
 
 def _read(tokens: Sequence[str], special: Sequence[str]) -> dict[str, Any]:
     """What is written for each token, its leading space included; which stand for no text; where words begin."""
+    tokens = [token.encode(errors="replace").decode() for token in tokens]  # half a character cannot be written
     text, offsets = spelt(tokens, special)
     pieces, end = [], 0
     for first, last in offsets:

@@ -32,7 +32,12 @@ class Data {
     if (!layer[kind] || example >= layer.examples) return Promise.resolve(null);
     const key = `${example}.${layer.index}.${kind}`;
     if (!this.parts.has(key)) {
-      this.parts.set(key, this.read(key).then(unzip).then((bytes) => UNPACK[kind](bytes, layer)));
+      this.parts.set(
+        key,
+        this.read(key)
+          .then(unzip)
+          .then((bytes) => UNPACK[kind](bytes, layer)),
+      );
     }
     return this.parts.get(key);
   }
@@ -112,7 +117,6 @@ const UNPACK = {
       query: byHead(queries, steps.features),
       key: byHead(keys, steps.features),
       added: steps.added ? byHead(queries, keys) : null,
-      value: steps.values ? byHead(keys, steps.values) : null,
     };
   },
 };
@@ -156,7 +160,8 @@ class Units {
   }
 }
 
-const heaviest = (weights) => [...weights].filter(([, weight]) => weight > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+const heaviest = (weights) =>
+  [...weights].filter(([, weight]) => weight > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
 
 // Where a unit looks: weights by unit of the keys, averaged over heads and over the unit's tokens.
 function looksAt(links, layer, heads, unit, queries, keys) {
@@ -201,7 +206,8 @@ function cells(sources, queries, keys, most) {
     sums.fill(0);
     for (const source of sources) {
       const part = 1 / (sources.length * source.heads.length * queries.size(unit));
-      for (const head of source.heads) addRow(sums, source, head, queries.starts[unit], queries.end(unit), keys.of, part);
+      for (const head of source.heads)
+        addRow(sums, source, head, queries.starts[unit], queries.end(unit), keys.of, part);
     }
     const row = Math.floor((unit * rows) / queries.count) * columns;
     for (let key = 0; key < keys.count; key++) {
@@ -218,7 +224,8 @@ function addRow(sums, { layer, matrix, links }, head, first, end, unitOf, part) 
     if (matrix) {
       for (let key = 0; key < layer.keys; key++) sums[unitOf[key]] += matrix[row * layer.keys + key] * part;
     } else if (links) {
-      for (let at = links.start[row]; at < links.start[row + 1]; at++) sums[unitOf[links.keys[at]]] += links.weights[at] * part;
+      for (let at = links.start[row]; at < links.start[row + 1]; at++)
+        sums[unitOf[links.keys[at]]] += links.weights[at] * part;
     }
   }
 }

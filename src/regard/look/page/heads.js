@@ -48,7 +48,11 @@ class Heads {
     const widest = layers.reduce((most, layer) => (layer.heads.length > most.heads.length ? layer : most));
     const rows = [numbered(widest.heads), ...layers.map((layer) => this.row(layer))];
     const head = this.groups.size > 1 ? el("h3", {}, name) : null;
-    const grid = el("div", { class: "grid", role: "grid", "aria-label": `${name}: rows are layers, columns are heads` }, ...rows);
+    const grid = el(
+      "div",
+      { class: "grid", role: "grid", "aria-label": `${name}: rows are layers, columns are heads` },
+      ...rows,
+    );
     const side = Math.min(34, Math.max(13, Math.floor(230 / widest.heads.length) - 2));
     return el("div", { style: `--side:${side}px` }, head, grid);
   }
@@ -82,7 +86,10 @@ class Heads {
   }
 
   words(layer, head) {
-    const name = head === null ? `layer ${layer.label}, mean of ${layer.heads.length} heads` : `layer ${layer.label}, head ${layer.heads[head]}`;
+    const name =
+      head === null
+        ? `layer ${layer.label}, mean of ${layer.heads.length} heads`
+        : `layer ${layer.label}, head ${layer.heads[head]}`;
     const told = NUMBERS.map((key, i) => [key, this.numbers({ layer, head })[i]]).filter(([, value]) => value !== null);
     return `${name}: ${told.map(([key, value]) => `${TITLES[key]} ${number(value)}`).join(", ")}`;
   }
@@ -92,7 +99,14 @@ class Heads {
     const row = this.rows.findIndex((cells) => cells.includes(event.target));
     if (row < 0) return;
     const column = this.rows[row].indexOf(event.target);
-    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -column], End: [0, 1e6] };
+    const moves = {
+      ArrowUp: [-1, 0],
+      ArrowDown: [1, 0],
+      ArrowLeft: [0, -1],
+      ArrowRight: [0, 1],
+      Home: [0, -column],
+      End: [0, 1e6],
+    };
     if (!moves[event.key]) return;
     event.preventDefault();
     const [down, right] = moves[event.key];
@@ -107,10 +121,19 @@ class Heads {
     const rows = this.data.numbers.map((key) => {
       const value = numbers[NUMBERS.indexOf(key)];
       const share = SHARES.includes(key) ? value : value / this.most(key);
-      return el("div", { title: MEANING[key] }, el("dt", {}, TITLES[key]), el("dd", {}, bar(share), el("span", {}, number(value))));
+      return el(
+        "div",
+        { title: MEANING[key] },
+        el("dt", {}, TITLES[key]),
+        el("dd", {}, bar(share), el("span", {}, number(value))),
+      );
     });
     this.card.replaceChildren(
-      el("p", {}, el("strong", {}, `Layer ${layer.label} · ${head === null ? "mean of its heads" : `head ${layer.heads[head]}`}`)),
+      el(
+        "p",
+        {},
+        el("strong", {}, `Layer ${layer.label} · ${head === null ? "mean of its heads" : `head ${layer.heads[head]}`}`),
+      ),
       el("p", { class: "faint path" }, layer.name),
       el("dl", {}, ...rows),
     );
@@ -159,5 +182,10 @@ function groupBy(layers) {
 function numbered(heads) {
   const every = heads.length > 16 ? 4 : 1;
   const columns = heads.map((head, i) => el("span", { role: "columnheader" }, i % every === 0 ? String(head) : ""));
-  return el("div", { role: "row", class: "numbered" }, el("span", { role: "columnheader", class: "layer" }), ...columns);
+  return el(
+    "div",
+    { role: "row", class: "numbered" },
+    el("span", { role: "columnheader", class: "layer" }),
+    ...columns,
+  );
 }

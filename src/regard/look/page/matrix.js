@@ -46,7 +46,12 @@ class Matrix {
     const layers = this.layers();
     const asked = String([layers.map((layer) => layer.index), state.example]);
     this.asked = asked;
-    const parts = await Promise.all(layers.map(async (layer) => ({ matrix: await data.part("matrix", state.example, layer), links: await data.part("links", state.example, layer) })));
+    const parts = await Promise.all(
+      layers.map(async (layer) => ({
+        matrix: await data.part("matrix", state.example, layer),
+        links: await data.part("links", state.example, layer),
+      })),
+    );
     if (this.asked !== asked) return;
     const one = layers.length === 1;
     const sources = layers.map((layer, i) => ({
@@ -59,8 +64,13 @@ class Matrix {
     this.cells = cells(sources, queries, keys, MOST_CELLS);
     this.end = scaleEnd(this.cells.values.reduce((a, b) => Math.max(a, b), 0));
     const head = state.head === null || !one ? "mean of heads" : `head ${layers[0].heads[state.head]}`;
-    this.title.textContent = one ? `Layer ${layers[0].label}, ${head}` : `Mean of ${layers.length} layers and their heads`;
-    this.field.setAttribute("aria-label", `Weights of ${queries.count} queries, rows, on ${keys.count} keys, columns. Arrows move.`);
+    this.title.textContent = one
+      ? `Layer ${layers[0].label}, ${head}`
+      : `Mean of ${layers.length} layers and their heads`;
+    this.field.setAttribute(
+      "aria-label",
+      `Weights of ${queries.count} queries, rows, on ${keys.count} keys, columns. Arrows move.`,
+    );
     this.note.textContent = this.remark(sources);
     this.cursor = null;
     this.draw();
@@ -69,8 +79,13 @@ class Matrix {
 
   remark(sources) {
     if (sources.some(({ matrix, links }) => !matrix && !links)) return "Neither the weights nor links were asked for.";
-    const sparse = sources.some(({ matrix }) => !matrix) ? "Drawn from the links that are kept: the whole matrix needs watch(model, Observe(weights=True)). " : "";
-    const pooled = this.cells.rows < this.queries.count || this.cells.columns < this.keys.count ? "Each point is the heaviest of several pairs." : "";
+    const sparse = sources.some(({ matrix }) => !matrix)
+      ? "Drawn from the links that are kept: the whole matrix needs watch(model, Observe(weights=True)). "
+      : "";
+    const pooled =
+      this.cells.rows < this.queries.count || this.cells.columns < this.keys.count
+        ? "Each point is the heaviest of several pairs."
+        : "";
     return sparse + pooled;
   }
 
@@ -107,7 +122,8 @@ class Matrix {
     context.font = font;
     context.fillStyle = ink;
     context.textBaseline = "middle";
-    if (side >= LABELLED) gaps(context, left, top, side, rows, columns, getComputedStyle(this.element).getPropertyValue("--paper"));
+    if (side >= LABELLED)
+      gaps(context, left, top, side, rows, columns, getComputedStyle(this.element).getPropertyValue("--paper"));
     context.fillStyle = ink;
     context.textAlign = "right";
     rowLabels.forEach((text, i) => context.fillText(text, left - 6, top + (i + 0.5) * side));
@@ -175,10 +191,18 @@ class Matrix {
     const unit = (place, count, units) => {
       const first = Math.floor((place * units.count) / count);
       const last = Math.max(first, Math.floor(((place + 1) * units.count - 1) / count));
-      return [el("bdi", { class: "token" }, units.label(first)), el("span", { class: "faint" }, first === last ? ` ${first}` : ` ${first} to ${last}`)];
+      return [
+        el("bdi", { class: "token" }, units.label(first)),
+        el("span", { class: "faint" }, first === last ? ` ${first}` : ` ${first} to ${last}`),
+      ];
     };
     const weight = values[at[0] * columns + at[1]];
-    this.told.replaceChildren(...unit(at[0], rows, this.queries), " → ", ...unit(at[1], columns, this.keys), el("strong", {}, `  ${percent(weight)}`));
+    this.told.replaceChildren(
+      ...unit(at[0], rows, this.queries),
+      " → ",
+      ...unit(at[1], columns, this.keys),
+      el("strong", {}, `  ${percent(weight)}`),
+    );
   }
 }
 

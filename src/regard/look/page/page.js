@@ -21,11 +21,12 @@ function show(root, about, read) {
     theme: "auto",
     dark: night.matches,
     // The units of a layer's queries and keys, the same objects as long as nothing else is chosen.
-    units: (layer) => layer.of.map((text) => {
-      const key = `${text}.${state.example}.${state.merged}`;
-      if (!kept.has(key)) kept.set(key, data.units(text, state.example, state.merged));
-      return kept.get(key);
-    }),
+    units: (layer) =>
+      layer.of.map((text) => {
+        const key = `${text}.${state.example}.${state.merged}`;
+        if (!kept.has(key)) kept.set(key, data.units(text, state.example, state.merged));
+        return kept.get(key);
+      }),
   };
 
   const set = (changes) => {
@@ -49,13 +50,22 @@ function show(root, about, read) {
   const views = {
     text: new Text(data, state, set, prefix),
     matrix: new Matrix(data, state, set, false),
-    ...(data.layers.some((layer) => layer.group === "Cross-attention") ? { alignment: new Matrix(data, state, set, true) } : {}),
+    ...(data.layers.some((layer) => layer.group === "Cross-attention")
+      ? { alignment: new Matrix(data, state, set, true) }
+      : {}),
     steps: new Steps(data, state, set),
   };
   const tabs = tablist(prefix, views, set);
   const panels = Object.entries(views).map(([name, view]) =>
-    el("div", { role: "tabpanel", id: `${prefix}-panel-${name}`, "aria-labelledby": `${prefix}-tab-${name}` }, view.element),
+    el(
+      "div",
+      { role: "tabpanel", id: `${prefix}-panel-${name}`, "aria-labelledby": `${prefix}-tab-${name}` },
+      view.element,
+    ),
   );
+
+  const main = el("main", {}, el("div", { role: "tablist", "aria-label": "Views" }, ...tabs), ...panels);
+  let turns = 0;
 
   const update = () => {
     root.dataset.theme = state.dark ? "dark" : "light";
@@ -66,13 +76,18 @@ function show(root, about, read) {
       tabs[i].tabIndex = chosen ? 0 : -1;
       panels[i].hidden = !chosen;
     });
-    views[state.view].update().catch((error) => fail(root, error));
+    const turn = ++turns;
+    main.setAttribute("aria-busy", "true");
+    views[state.view]
+      .update()
+      .catch((error) => fail(root, error))
+      .finally(() => turn === turns && main.setAttribute("aria-busy", "false"));
   };
 
   root.replaceChildren(
     top(data, state, set),
     heads.element,
-    el("main", {}, el("div", { role: "tablist", "aria-label": "Views" }, ...tabs), ...panels),
+    main,
     el("footer", {}, ...data.about.notes.map((note) => el("p", {}, note))),
   );
   const changed = () => set({});
@@ -94,8 +109,27 @@ function top(data, state, set) {
       "div",
       { class: "controls" },
       data.examples > 1 ? menu("example", examples, "0", (value) => set({ example: Number(value) })) : null,
-      data.hasWords ? segments("units", [["words", "Words"], ["tokens", "Tokens"]], "words", (key) => set({ merged: key === "words" })) : null,
-      segments("colours", [["auto", "Auto"], ["light", "Light"], ["dark", "Dark"]], state.theme, (theme) => set({ theme })),
+      data.hasWords
+        ? segments(
+            "units",
+            [
+              ["words", "Words"],
+              ["tokens", "Tokens"],
+            ],
+            "words",
+            (key) => set({ merged: key === "words" }),
+          )
+        : null,
+      segments(
+        "colours",
+        [
+          ["auto", "Auto"],
+          ["light", "Light"],
+          ["dark", "Dark"],
+        ],
+        state.theme,
+        (theme) => set({ theme }),
+      ),
     ),
   );
 }
@@ -103,7 +137,17 @@ function top(data, state, set) {
 function tablist(prefix, views, set) {
   const names = Object.keys(views);
   const tabs = names.map((name) =>
-    el("button", { type: "button", role: "tab", id: `${prefix}-tab-${name}`, "aria-controls": `${prefix}-panel-${name}`, onclick: () => set({ view: name }) }, VIEWS[name]),
+    el(
+      "button",
+      {
+        type: "button",
+        role: "tab",
+        id: `${prefix}-tab-${name}`,
+        "aria-controls": `${prefix}-panel-${name}`,
+        onclick: () => set({ view: name }),
+      },
+      VIEWS[name],
+    ),
   );
   tabs.forEach((tab, i) =>
     tab.addEventListener("keydown", (event) => {

@@ -20,7 +20,13 @@ function shade(share, dark) {
 }
 
 const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
-const inkOn = ([red, green, blue]) => (0.3 * red + 0.59 * green + 0.11 * blue < 140 ? "#ffffff" : "#16191f");
+// Black or white, whichever can be read better: by luminance, as WCAG 2 has it.
+function inkOn(colour) {
+  const [red, green, blue] = colour.map((value) =>
+    value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4,
+  );
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 ? "#ffffff" : "#000000";
+}
 
 // The weight drawn strongest: 1, or the largest there is where that is under one half.
 const scaleEnd = (largest) => (largest >= 0.5 || !(largest > 0) ? 1 : largest);
@@ -30,7 +36,8 @@ function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+    else if (value !== null && value !== undefined && value !== false)
+      element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;
@@ -38,8 +45,10 @@ function el(tag, attributes = {}, ...children) {
 
 const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "↵", "\u00a0": "⍽" };
 // What would not be seen, or would turn the text around it, is named by its code point.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
-const named = (text) => text.replace(HIDDEN, (char) => `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`);
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
+const named = (text) =>
+  text.replace(HIDDEN, (char) => `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`);
 
 // A token as a label on one line.
 function visible(text) {
@@ -53,7 +62,8 @@ function percent(weight) {
   return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value >= 0.095 ? value.toFixed(1) : value.toPrecision(1)} %`;
 }
 
-const number = (value) => (value === null || value === undefined ? "–" : value.toFixed(Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0));
+const number = (value) =>
+  value === null || value === undefined ? "–" : value.toFixed(Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0);
 const grouped = (count) => count.toLocaleString("en");
 
 // A choice of a few, side by side.
@@ -76,6 +86,7 @@ function menu(name, options, value, choose) {
 }
 
 // A bar of so much of its width.
-const bar = (share, kind = "") => el("span", { class: `bar ${kind}`, "aria-hidden": "true", style: `--share:${Math.min(1, Math.max(0, share || 0))}` });
+const bar = (share, kind = "") =>
+  el("span", { class: `bar ${kind}`, "aria-hidden": "true", style: `--share:${Math.min(1, Math.max(0, share || 0))}` });
 
 const FORWARD = { ArrowRight: 1, ArrowLeft: -1 };

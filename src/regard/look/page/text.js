@@ -73,7 +73,8 @@ class Passage {
         span.style.backgroundColor = css(colour);
         span.style.color = inkOn(colour);
       }
-      if (mark.line > 0) span.style.boxShadow = `inset 0 -3px 0 rgb(var(--warm) / ${Math.max(0.15, mark.line).toFixed(2)})`;
+      if (mark.line > 0)
+        span.style.boxShadow = `inset 0 -3px 0 rgb(var(--warm) / ${Math.max(0.15, mark.line).toFixed(2)})`;
       this.painted.push(span);
     }
     if (picked !== null) {
@@ -131,7 +132,8 @@ class Passage {
   }
 
   jump(event) {
-    this.scroll.scrollTop = (event.offsetY / this.strip.clientHeight) * this.scroll.scrollHeight - this.scroll.clientHeight / 2;
+    this.scroll.scrollTop =
+      (event.offsetY / this.strip.clientHeight) * this.scroll.scrollHeight - this.scroll.clientHeight / 2;
   }
 
   // Arrows pick the next token, or the one above or below; Enter picks the active one; Escape lets go.
@@ -177,8 +179,12 @@ class Passage {
 class Text {
   constructor(data, state, set, prefix) {
     Object.assign(this, { data, state, set });
-    this.queries = new Passage(`${prefix}-q`, "Text", (unit) => set({ picked: unit === null ? null : { side: "query", unit } }));
-    this.keys = new Passage(`${prefix}-k`, "Source", (unit) => set({ picked: unit === null ? null : { side: "key", unit } }));
+    this.queries = new Passage(`${prefix}-q`, "Text", (unit) =>
+      set({ picked: unit === null ? null : { side: "query", unit } }),
+    );
+    this.keys = new Passage(`${prefix}-k`, "Source", (unit) =>
+      set({ picked: unit === null ? null : { side: "key", unit } }),
+    );
     this.out = el("div", { class: "list" });
     this.back = el("div", { class: "list" });
     this.about = el("p", { class: "about" });
@@ -195,7 +201,9 @@ class Text {
   async update() {
     const { data, state } = this;
     const layer = data.layers[state.layer];
-    const [links, figures] = await Promise.all(["links", "figures"].map((kind) => data.part(kind, state.example, layer)));
+    const [links, figures] = await Promise.all(
+      ["links", "figures"].map((kind) => data.part(kind, state.example, layer)),
+    );
     if (layer !== data.layers[state.layer]) return;
     const cross = layer.of[0] !== layer.of[1];
     this.keys.element.hidden = !cross;
@@ -206,7 +214,8 @@ class Text {
     this.queries.write(queries);
     if (cross) this.keys.write(keys);
     const heads = state.head === null ? [...layer.heads.keys()] : [state.head];
-    const picked = state.picked && state.picked.unit < (state.picked.side === "query" ? queries : keys).count ? state.picked : null;
+    const picked =
+      state.picked && state.picked.unit < (state.picked.side === "query" ? queries : keys).count ? state.picked : null;
     this.told(layer, heads, picked, queries, keys, cross, links, figures);
   }
 
@@ -235,7 +244,16 @@ class Text {
     this.describe(layer, heads, picked, queries, keys, links, figures, received);
     this.fill(this.out, "Looks at", asks ? out : null, "key", keys, cross, "");
     this.fill(this.back, "Is looked at by", asked ? back : null, "query", queries, cross, "warm");
-    this.say(picked, picked && (picked.side === "query" || !cross ? queries : keys), asks, asked, out, back, queries, keys);
+    this.say(
+      picked,
+      picked && (picked.side === "query" || !cross ? queries : keys),
+      asks,
+      asked,
+      out,
+      back,
+      queries,
+      keys,
+    );
   }
 
   received(received, layer, heads, keys) {
@@ -259,7 +277,9 @@ class Text {
     const place = (token) => token - layer.first;
     const own = Array.from({ length: units.size(picked.unit) }, (_, i) => units.starts[picked.unit] + i);
     if (picked.side === "query" && figures?.entropy) {
-      const told = heads.flatMap((head) => own.filter((t) => place(t) >= 0).map((t) => figures.entropy[head * layer.queries + place(t)]));
+      const told = heads.flatMap((head) =>
+        own.filter((t) => place(t) >= 0).map((t) => figures.entropy[head * layer.queries + place(t)]),
+      );
       const entropy = told.reduce((a, b) => a + b, 0) / Math.max(1, told.length);
       if (told.length) facts.push(`Entropy ${number(entropy)} nats, as even over ${number(Math.exp(entropy))} tokens.`);
     }
@@ -267,7 +287,12 @@ class Text {
       facts.push(`Receives ${percent(received.get(picked.unit) || 0)} of all weight.`);
     }
     if (!links) facts.push("Links were not asked for: watch with Observe(top=8).");
-    this.about.replaceChildren(el("bdi", { class: "token" }, units.label(picked.unit)), el("span", { class: "faint" }, ` ${picked.unit}`), el("br"), facts.join(" "));
+    this.about.replaceChildren(
+      el("bdi", { class: "token" }, units.label(picked.unit)),
+      el("span", { class: "faint" }, ` ${picked.unit}`),
+      el("br"),
+      facts.join(" "),
+    );
   }
 
   fill(list, title, found, side, units, cross, kind) {
@@ -295,14 +320,19 @@ class Text {
         ),
       ),
     );
-    const more = found.length > LISTED ? el("p", { class: "faint" }, `and ${grouped(found.length - LISTED)} lighter`) : null;
+    const more =
+      found.length > LISTED ? el("p", { class: "faint" }, `and ${grouped(found.length - LISTED)} lighter`) : null;
     const none = found.length ? null : el("p", { class: "faint" }, "no link is heavy enough to be kept");
     list.replaceChildren(...[el("h3", { class: kind }, title), el("ol", {}, ...rows), more, none].filter(Boolean));
   }
 
   say(picked, units, asks, asked, out, back, queries, keys) {
     if (!picked) return this.live.replaceChildren();
-    const told = (found, of) => found.slice(0, 3).map(([unit, weight]) => `${of.label(unit)} ${unit} ${percent(weight)}`).join(", ") || "nothing kept";
+    const told = (found, of) =>
+      found
+        .slice(0, 3)
+        .map(([unit, weight]) => `${of.label(unit)} ${unit} ${percent(weight)}`)
+        .join(", ") || "nothing kept";
     const parts = [`${units.label(picked.unit)}, token ${picked.unit}`];
     if (asks) parts.push(`looks at ${told(out, keys)}`);
     if (asked) parts.push(`is looked at by ${told(back, queries)}`);
