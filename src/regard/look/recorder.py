@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.functional.attention import observed
@@ -81,8 +80,6 @@ class Recorder:
             return
         with _named(name):
             call = called()
-            if isinstance(call.query, FakeTensor):
-                raise UnsupportedError("the model is being exported")
             if place is not None:
                 call, place = place.of(call)
         Hq = call.shape[1]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import maybe_current_level
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -244,15 +245,19 @@ class _Watcher(TorchFunctionMode):
             return  # none of this model; or a checkpoint that is computed again for the gradient
         frame = self.modules.frames[-1]
         name = name or frame.name
-        if (
-            torch._C._get_tracing_state() is not None
-            or torch.compiler.is_compiling()
-            or maybe_current_level() is not None
-        ):
-            raise UnsupportedError(f"{name}: a model cannot be watched while it is traced, exported or transformed")
         cross = cross if frame.cross is None else frame.cross
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            self.recorder.record(name, lambda: replace(called(), cross=cross), frame.place, self.modules.passes)
+            self.recorder.record(name, partial(_checked, called, cross), frame.place, self.modules.passes)
+
+
+def _checked(called: Callable[[], Call], cross: bool | None) -> Call:
+    """The call, of a model that runs."""
+    traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
+    if not traced and maybe_current_level() is None:
+        call = called()
+        if not isinstance(call.query, FakeTensor):
+            return replace(call, cross=cross)
+    raise UnsupportedError("the model does not run: it is being traced, exported or transformed")
 
 
 def _of_attention(
