@@ -59,7 +59,8 @@ def boxes(ax: Axes, axis: str) -> list[Bbox]:
 
 
 def test_public_names() -> None:
-    assert look.__all__ == ["Alignment", "alignment", "alignments", "grid", "position_encoding", "save"]
+    pictures = ["alignment", "alignments", "grid", "position_encoding", "save"]
+    assert look.__all__ == ["Alignment", "Layer", "Seen", *pictures, "widget"]
 
 
 # --- what is drawn
@@ -272,8 +273,10 @@ def sinusoids(length: int, dim: int) -> torch.Tensor:
 @pytest.mark.parametrize(("length", "dim"), [(61, 32), (7, 5), (1, 1), (13, 2), (3, 300)])
 def test_position_table_is_drawn_as_a_map_and_as_curves(length: int, dim: int, tmp_path: Path) -> None:
     table = sinusoids(length, dim)
-    figure = position_encoding(table)
-    heat, _, curves = figure.axes
+    heat = position_encoding(table)
+    figure = heat.figure
+    first, _, curves = figure.axes
+    assert first is heat
     assert np.allclose(np.asarray(heat.images[0].get_array()), table.T)
     assert heat.get_xlim() == curves.get_xlim()  # a column stands over its point of the curves
     for line in curves.get_lines():
@@ -284,11 +287,21 @@ def test_position_table_is_drawn_as_a_map_and_as_curves(length: int, dim: int, t
 
 
 def test_dimensions_can_be_chosen_and_must_exist() -> None:
-    curves = position_encoding(sinusoids(11, 6), dims=[5, 0]).axes[2]
+    curves = position_encoding(sinusoids(11, 6), dims=[5, 0]).figure.axes[2]
     assert [line.get_label() for line in curves.get_lines()] == ["dimension 5", "dimension 0"]
-    assert position_encoding(torch.zeros(3, 2), dims=[]).axes[2].get_legend() is None
+    assert position_encoding(torch.zeros(3, 2), dims=[]).figure.axes[2].get_legend() is None
     with pytest.raises(errors.ArgumentError, match=r"dims from 0 to 5, got \[6\]"):
         position_encoding(sinusoids(11, 6), dims=[6])
+
+
+def test_position_table_in_axes_of_the_users_is_the_map_alone() -> None:
+    figure = Figure()
+    ax = figure.subplots()
+    assert position_encoding(sinusoids(11, 6), ax=ax) is ax
+    assert figure.axes == [ax]
+    assert np.allclose(np.asarray(ax.images[0].get_array()), sinusoids(11, 6).T)
+    with pytest.raises(errors.ArgumentError, match="expected dims or ax, got both"):
+        position_encoding(sinusoids(11, 6), dims=[0], ax=ax)
 
 
 # --- errors

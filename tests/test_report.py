@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import seen_by_hand as by_hand
-from regard import errors
+from regard import errors, look
 from regard.functional import Observe
 from regard.look import packing, panels, report
 from regard.look.packing import packed
@@ -231,3 +232,22 @@ def test_nothing_seen_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(errors.RunError, match="cannot write"):
         by_hand.model(3).report(tmp_path / "none" / "out.html")
+
+
+# --- in a notebook
+
+
+def test_a_widget_holds_what_the_page_holds() -> None:
+    pytest.importorskip("anywidget")
+    shown = look.widget(by_hand.model(5), tokens=list("abcde"), title="five")
+    assert json.loads(shown.about)["title"] == "five"
+    assert set(shown.blobs) == {f"0.{n}.{kind}" for n in (0, 1) for kind in ("figures", "links", "matrix", "steps")}
+    assert shown.get_state()["blobs"] == shown.blobs  # bytes, which travel as they are
+
+
+def test_without_anywidget_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    with pytest.raises(
+        errors.RegardError, match=r"needs anywidget, which is not installed: pip install 'regard\[look\]'"
+    ):
+        look.widget(by_hand.model(3))

@@ -21,7 +21,7 @@ def widget(seen: Seen, *, tokenizer: Any = None, tokens: Tokens | None = None, t
     anywidget is not installed.
 
     >>> import torch, regard
-    >>> from regard.look import Layer, Seen
+    >>> from regard.look import Layer, Seen, widget
     >>> query = torch.eye(3)[None, None]
     >>> _, told = regard.attention(query, query, query, observe=regard.Observe(top=2))
     >>> shown = widget(Seen([Layer("layer", told, (1, 1, 3, 3), heads=(0,))]), tokens=["a", "b", "c"])

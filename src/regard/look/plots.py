@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,6 +38,7 @@ from regard.look.panels import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
@@ -117,45 +118,67 @@ def grid(lines: Iterable[Iterable[Alignment]]) -> Figure:
     return page([small(line) for line in panels])
 
 
-def position_encoding(table: Values, *, dims: Sequence[int] | None = None) -> Figure:
-    """Draw a position table `(length, dim)`, positions from left to right: a heat map, and some dimensions as curves.
+def position_encoding(table: Values, *, dims: Sequence[int] | None = None, ax: Axes | None = None) -> Axes:
+    """Draw a position table `(length, dim)` as a heat map, positions from left to right, dimensions downwards.
 
-    For the sinusoids (Vaswani et al. 2017, section 3.5) each pair of rows is a wave slower than the pair above it.
-    `dims` are the dimensions to draw as curves; left out, two pairs from the faster half.
+    For the sinusoids (Vaswani et al. 2017, section 3.5) each pair of rows is a wave slower than the pair above it. On
+    a page of its own the map has its scale, and below it some dimensions as curves: `dims`, or two pairs from the
+    faster half. In an `ax` of yours there is the map alone.
 
-    Raises `ArgumentError` where the table has not two axes, or a dimension is not in it.
+    Raises `ArgumentError` where the table has not two axes, a dimension is not in it, or curves are asked for in `ax`.
 
-    >>> position_encoding([[0.0, 1.0], [0.84, 0.54], [0.91, -0.42]]).axes[0].get_ylabel()
+    >>> position_encoding([[0.0, 1.0], [0.84, 0.54], [0.91, -0.42]]).get_ylabel()
     'dimension'
     """
     values = _matrix(table, "table", "(length, dim)")
-    length, dim = values.shape
+    if ax is not None:
+        if dims is not None:
+            raise ArgumentError("position_encoding: expected dims or ax, got both; curves need a page, leave ax away")
+        _map_positions(values, ax)
+        return ax
+    dim = values.shape[1]
     fast, slow = dim // 16 * 2, dim // 8 * 2
     chosen = sorted({fast, fast + 1, slow, slow + 1} & set(range(dim))) if dims is None else list(dims)
     if not all(0 <= j < dim for j in chosen):
         raise ArgumentError(f"position_encoding: expected dims from 0 to {dim - 1}, got {chosen}")
-    limit = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
     figure = Figure(figsize=(9.0, 6.2), dpi=DPI, facecolor=PAPER, layout=layout)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2), width_ratios=(60, 1))
     map_ax, bar_ax, curve_ax = (figure.add_subplot(cell) for cell in (grid[0, 0], grid[0, 1], grid[1, 0]))
-    image = map_ax.imshow(values.T, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-    label_scale(figure, image, bar_ax, "value")
-    for j, colour in zip(chosen, CURVES * len(chosen), strict=False):
-        curve_ax.plot(np.arange(length), values[:, j], color=colour, label=f"dimension {j}", linewidth=1.6)
+    label_scale(figure, _map_positions(values, map_ax), bar_ax, "value")
+    colours = dict(zip(chosen, CURVES * len(chosen), strict=False))
+    for j, colour in colours.items():
         edge = map_ax.get_yaxis_transform()
         map_ax.plot((1.005, 1.014), (j, j), color=colour, linewidth=2.5, transform=edge, clip_on=False)
-    map_ax.set_ylabel("dimension", color=FAINT, fontsize=FONT)
-    curve_ax.set_ylabel("value", color=FAINT, fontsize=FONT)
-    curve_ax.set_xlabel("position", color=FAINT, fontsize=FONT)
-    curve_ax.set_ylim(-1.08 * limit, 1.08 * limit)
-    for ax in (map_ax, curve_ax):
-        ax.set_xlim(-0.5, length - 0.5)
-        plain(ax)
-    if chosen:
-        style = {"frameon": False, "fontsize": SMALL_FONT, "labelcolor": INK, "ncols": min(len(chosen), 6)}
-        curve_ax.legend(loc="lower left", bbox_to_anchor=(0, 1), **style)
-    return figure
+    _curves(values, colours, curve_ax)
+    return map_ax
+
+
+def _map_positions(values: NDArray[np.float64], ax: Axes) -> AxesImage:
+    limit = _limit(values)
+    image = ax.imshow(values.T, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    ax.set_ylabel("dimension", color=FAINT, fontsize=FONT)
+    ax.set_xlim(-0.5, len(values) - 0.5)
+    plain(ax)
+    return image
+
+
+def _curves(values: NDArray[np.float64], colours: Mapping[int, str], ax: Axes) -> None:
+    for j, colour in colours.items():
+        ax.plot(np.arange(len(values)), values[:, j], color=colour, label=f"dimension {j}", linewidth=1.6)
+    limit = _limit(values)
+    ax.set(xlim=(-0.5, len(values) - 0.5), ylim=(-1.08 * limit, 1.08 * limit))
+    ax.set_ylabel("value", color=FAINT, fontsize=FONT)
+    ax.set_xlabel("position", color=FAINT, fontsize=FONT)
+    plain(ax)
+    if colours:
+        style = {"frameon": False, "fontsize": SMALL_FONT, "labelcolor": INK, "ncols": min(len(colours), 6)}
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), **style)
+
+
+def _limit(values: NDArray[np.float64]) -> float:
+    """The largest number, which both ends of the scale stand for."""
+    return float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
 
 
 def save(picture: Axes | Figure, path: str | os.PathLike[str]) -> None:
