@@ -1,4 +1,4 @@
-"""A browser without a network, in which pages are opened."""
+"""A browser without a network, in which pages are opened, and a page that is large."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import seen_by_hand as by_hand
 from pages import Open
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+    from regard.look.seen import Seen
 
 OPTIONS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -58,3 +61,11 @@ def opened(browser: Browser) -> Iterator[Open]:
         context.close()
     assert [url for url in asked if not url.startswith(("data:", "blob:"))] == []
     assert wrong == []
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Seen]:
+    """The page of 30 layers with 9 heads each over 4,096 tokens."""
+    seen = by_hand.long(30, 9, 4096)
+    pieces = [f"Ġtoken{number % 997}" if number % 7 else "ing" for number in range(4096)]
+    return seen.report(tmp_path_factory.mktemp("large") / "out.html", tokens=pieces), seen

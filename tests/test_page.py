@@ -339,10 +339,11 @@ def test_what_was_not_asked_for_is_said(opened: Open, tmp_path: Path) -> None:
     assert "Neither the weights nor links" in page.locator(".matrix" + VISIBLE).inner_text()
 
 
-def test_a_large_model_over_a_long_text(opened: Open, tmp_path: Path) -> None:
+def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, Seen]) -> None:
     """30 layers of 9 heads over 4,096 tokens: there at once, and each layer when it is looked at."""
-    seen = by_hand.long(30, 9, 4096)
-    page = opened(seen.report(tmp_path / "text.html"))
+    path, seen = large
+    page = opened(path)
+    choose(page, "Tokens")
     assert page.get_by_role("gridcell").count() == 270
     units(page).nth(4000).click()
     assert told(page, "Looks at")
