@@ -72,7 +72,11 @@ def test_a_causal_model_goes_on_and_its_rows_are_those_of_the_answer(
     assert looked.answer == target.tokenizer.decode(ids[0, begin:], skip_special_tokens=True)
     for layer, weights in zip(looked.seen.layers, attentions, strict=True):
         check(looked, layer.name, weights)
-    assert [passage.text for passage in looked.passages] == TEXT.split("\n\n")
+    told = ["(the first token)", *TEXT.split("\n\n"), "(the answer itself)"]
+    assert [passage.text for passage in looked.passages] == told
+    assert looked.passages[0].tokens == slice(0, 1)
+    assert looked.passages[1].tokens.start == 1
+    assert sum(passage.share for passage in looked.passages) == pytest.approx(1, abs=1e-5)
     rows = torch.stack([weights[0, :, begin - 1 : -1] for weights in attentions]).mean((0, 1, 2))
     for passage in looked.passages:
         assert passage.share == pytest.approx(rows[passage.tokens].sum().item(), abs=1e-5)

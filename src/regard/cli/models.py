@@ -28,6 +28,8 @@ _COLUMNS = ("first", "previous", "itself", "separators", "distance", "entropy")
 def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> None:
     """Run a model over a text, tell what its heads look at, and write the page."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client
+    if not sys.stderr.isatty():
+        os.environ["TQDM_DISABLE"] = "1"  # progress is for people
     from regard.look.target import Target
 
     text = _text(text)

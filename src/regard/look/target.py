@@ -26,6 +26,7 @@ _EXTRA = "pip install 'regard[huggingface]'"
 _TOKENIZERS = ("tokenizer*", "vocab*", "merges.txt", "spiece.model", "*.bpe.model", "*.spm")
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel")
 _ANSWER = 128  # tokens of an answer, where neither the caller nor the model says how many
+_FIRST, _ANSWERED = "(the first token)", "(the answer itself)"
 _SHORT = 512  # tokens up to which queries and keys are kept for the page
 _MEMORY = 2**31
 _PARTS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?])\s+|(?<=[。！？])"))
@@ -141,11 +142,15 @@ class Target:
         if ids is None:
             return Looked(seen, cut=cut)
         begin = 1 if self.kind == "seq2seq" else length
-        queries = slice(begin - 1, ids.shape[1] - 1)  # those that told the answer's tokens, each from the one before
+        answer = self.tokenizer.decode(ids[0, begin:], skip_special_tokens=True)
         parts = passages(text, offsets)
-        shares = seen.read(queries, [tokens for _, tokens in parts]).mean((0, 1)) if begin < ids.shape[1] else ()
-        read = [Passage(*part, float(share)) for part, share in zip(parts, shares, strict=False)]
-        return Looked(seen, self.tokenizer.decode(ids[0, begin:], skip_special_tokens=True), read, cut)
+        if self.kind == "causal":  # heads that look for nothing rest on the first token: that is no reading
+            parts = [(part, slice(max(at.start, 1), at.stop)) for part, at in parts if at.stop > 1]
+            parts = [(_FIRST, slice(0, 1)), *parts, (_ANSWERED, slice(length, None))]
+        queries = slice(begin - 1, ids.shape[1] - 1)  # those that told the answer's tokens, each from the one before
+        shares = seen.read(queries, [tokens for _, tokens in parts]).mean((0, 1))
+        read = [Passage(*part, float(share)) for part, share in zip(parts, shares, strict=True)]
+        return Looked(seen, answer, read, cut)
 
     def _read(self, text: str, room: int) -> tuple[dict[str, Tensor], list[tuple[int, int]], tuple[int, int] | None]:
         """The model's inputs, where each token stands in the text, and from how many to how many it was cut."""
