@@ -245,7 +245,12 @@ def test_the_taught_example_shows_its_numbers(opened: Open, tmp_path: Path) -> N
     table = page.locator(".steps")
     assert "q₁ = (1, 2)" in table.inner_text()
     page.get_by_role("button", name="query and keys").focus()
-    for _ in range(5):
+    page.keyboard.press("ArrowRight")
+    assert [row.split("\t")[2].strip() for row in table.locator("tbody tr").all_inner_texts()] == [
+        "1·1 + 2·0 = 1",
+        "1·0 + 2·1 = 2",
+    ]
+    for _ in range(4):
         page.keyboard.press("ArrowRight")
     rows = [re.split(r"\s*\t\s*|\n", row) for row in table.locator("tbody tr").all_inner_texts()]
     assert rows == [
@@ -268,6 +273,8 @@ def test_steps_of_the_model_end_in_its_weights(opened: Open, text: tuple[Path, S
     found = [float(row[-1]) for row in rows]
     assert found == pytest.approx(by_hand.weights(seen.layers[1])[0, 2, 4].tolist(), abs=0.006)
     assert [row[4].strip() for row in rows][5:] == ["−∞"] * 6  # what comes later is masked
+    choose(page, "a small example")
+    assert "q₁ = (1, 2)" in page.locator(".steps").inner_text()
 
 
 # --- the page

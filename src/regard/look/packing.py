@@ -27,7 +27,7 @@ LEVELS = 255
 _COARSE, _MANY = 63, 2**18  # steps of entropy and received, where there are so many numbers
 _LINKS = 8  # of a token and head, where none were asked for
 _LONGEST_COMPUTED = 96  # tokens up to which a matrix is computed that was not asked for
-_LONGEST_STEPS, _WIDEST_STEPS = 32, 128  # tokens, features: of more, nobody reads the numbers
+_LONGEST_STEPS, _WIDEST_STEPS = 64, 128  # tokens, features: of more, nobody reads the numbers
 _TAG = 64  # characters around each piece of base64
 
 

@@ -60,7 +60,7 @@ function group(queries, keys, texts) {
 }
 
 const UNPACK = {
-  // Links by head and query, the heaviest first: those of query i of head h are start[h * queries + i] to the next start.
+  // Links by head and query, the heaviest first: query i of head h has those from start[h * queries + i] to the next.
   links(bytes, { heads, queries, first, links }) {
     const count = heads.length * queries;
     const start = new Uint32Array(count + 1);

@@ -118,6 +118,7 @@ class Heads {
     const shown = place || { layer: this.data.layers[this.state.layer], head: this.state.head };
     const { layer, head } = shown;
     const numbers = this.numbers(shown);
+    const which = head === null ? "mean of its heads" : `head ${layer.heads[head]}`;
     const rows = this.data.numbers.map((key) => {
       const value = numbers[NUMBERS.indexOf(key)];
       const share = SHARES.includes(key) ? value : value / this.most(key);
@@ -129,11 +130,7 @@ class Heads {
       );
     });
     this.card.replaceChildren(
-      el(
-        "p",
-        {},
-        el("strong", {}, `Layer ${layer.label} · ${head === null ? "mean of its heads" : `head ${layer.heads[head]}`}`),
-      ),
+      el("p", {}, el("strong", {}, `Layer ${layer.label} · ${which}`)),
       el("p", { class: "faint path" }, layer.name),
       el("dl", {}, ...rows),
     );

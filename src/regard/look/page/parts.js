@@ -59,11 +59,16 @@ function visible(text) {
 
 function percent(weight) {
   const value = 100 * weight;
-  return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value >= 0.095 ? value.toFixed(1) : value.toPrecision(1)} %`;
+  if (value >= 9.95 || value === 0) return `${value.toFixed(0)} %`;
+  return `${value >= 0.095 ? value.toFixed(1) : value.toPrecision(1)} %`;
 }
 
-const number = (value) =>
-  value === null || value === undefined ? "–" : value.toFixed(Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0);
+function number(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  return value.toFixed(size < 10 ? 2 : size < 100 ? 1 : 0);
+}
+
 const grouped = (count) => count.toLocaleString("en");
 
 // A choice of a few, side by side.
