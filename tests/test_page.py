@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import seen_by_hand as by_hand
-from pages import VISIBLE, Open, choose, tab, told, units
+from pages import VISIBLE, Open, choose, settled, tab, told, units
 from regard.look import notebook, report
 from regard.look.seen import Layer, Seen
 
@@ -334,6 +334,18 @@ def test_examples_of_a_batch_are_chosen(opened: Open, tmp_path: Path) -> None:
     assert units(page).all_inner_texts() == list("vwxyz")
     units(page).nth(4).click()
     expect(told(page, "Looks at"), by_hand.weights(seen.layers[0])[1].mean(0)[4])
+
+
+def test_calls_of_other_sizes_stand_side_by_side(opened: Open, tmp_path: Path) -> None:
+    seen = Seen([by_hand.layer("model", 7, batch=2, keep=True), by_hand.layer("model", 3, keep=True)])
+    page = opened(seen.report(tmp_path / "text.html"))
+    page.get_by_label("example").select_option(label="2")
+    for number, (count, example) in enumerate(((7, 1), (3, 0))):
+        page.get_by_role("rowheader").nth(number).click()
+        settled(page)
+        assert units(page).count() == count
+        units(page).nth(2).click()
+        expect(told(page, "Looks at"), by_hand.weights(seen.layers[number])[example].mean(0)[2])
 
 
 def test_what_was_not_asked_for_is_said(opened: Open, tmp_path: Path) -> None:

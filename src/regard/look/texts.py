@@ -34,19 +34,19 @@ def texts(seen: Seen, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[
     given = _given(tokens)
     special = [] if tokenizer is None else list(tokenizer.all_special_tokens)
     known: list[dict[str, Any]] = []
-    places: dict[tuple[Side, int], int] = {}
+    places: dict[tuple[Side, int, int], int] = {}
 
     def place(side: Side, length: int, batch: int) -> int:
-        if (side, length) not in places:
+        if (side, length, batch) not in places:
             named = given.get(side)
             if named is None:
                 named = [_numbered(row, length) for row in _called(seen, side, tokenizer, batch)]
             _check(side, named, length, batch)
-            places[side, length] = len(known)
+            places[side, length, batch] = len(known)
             known.append({"side": side, "examples": [_read(row, special) for row in named]})
             for example, padded in zip(known[-1]["examples"], _padded(seen, side, batch, length), strict=True):
                 example["padded"] = padded
-        return places[side, length]
+        return places[side, length, batch]
 
     of_layers = [
         (

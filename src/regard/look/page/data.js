@@ -27,10 +27,10 @@ class Data {
     this.hasWords = about.texts.some((text) => text.examples.some((each) => each.words.length < each.pieces.length));
   }
 
-  // A part of a layer for an example, unpacked once; null where there is none.
+  // A part of a layer for an example, unpacked once; null where there is none. Of fewer examples the last is shown.
   part(kind, example, layer) {
-    if (!layer[kind] || example >= layer.examples) return Promise.resolve(null);
-    const key = `${example}.${layer.index}.${kind}`;
+    if (!layer[kind]) return Promise.resolve(null);
+    const key = `${Math.min(example, layer.examples - 1)}.${layer.index}.${kind}`;
     if (!this.parts.has(key)) {
       this.parts.set(
         key,
@@ -43,7 +43,8 @@ class Data {
   }
 
   units(text, example, merged) {
-    return new Units(this.about.texts[text].examples[example], merged);
+    const { examples } = this.about.texts[text];
+    return new Units(examples[Math.min(example, examples.length - 1)], merged);
   }
 }
 
