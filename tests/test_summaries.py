@@ -24,13 +24,20 @@ SHARES = ("first", "previous", "itself", "separators", "distance", "entropy")
 
 
 def layer(
-    name: str, queries: int = T, keys: int = T, *, mask: Mask | None = None, keep: bool = True, **more: Any
+    name: str,
+    queries: int = T,
+    keys: int = T,
+    *,
+    mask: Mask | None = None,
+    keep: bool = True,
+    what: Observe = WHAT,
+    **more: Any,
 ) -> Layer:
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
     query = torch.randn(B, H, queries, E, generator=generator) * 2
     key = torch.randn(B, H, keys, E, generator=generator) * 2
     kept = Kept(query, key, ScaledDot(), mask, None)
-    alone = Layer(name, observed(query, key, WHAT, mask=mask), (B, H, queries, keys), HEADS, kept=kept, **more)
+    alone = Layer(name, observed(query, key, what, mask=mask), (B, H, queries, keys), HEADS, kept=kept, **more)
     return alone if keep else dataclasses.replace(alone, kept=None)
 
 
@@ -71,7 +78,8 @@ def test_a_summary_is_what_the_matrix_says(padded: str, keep: bool) -> None:
         mask[1, slice(0, 3) if padded == "left" else slice(T - 3, T)] = 0
     first = [0, 3 if padded == "left" else 0]
     attended = causal() & padding(mask.bool())
-    seen = Seen([layer("one", mask=attended, keep=keep), layer("two", mask=attended, keep=keep)])
+    of_mask = dataclasses.replace(WHAT, received=mask[:, None].expand(B, H, T).float())  # as a watch has it
+    seen = Seen([layer(name, mask=attended, keep=keep, what=of_mask) for name in ("one", "two")])
     seen.inputs = {"input_ids": IDS, "attention_mask": mask}
     found = seen.summary(SEPARATORS)
     assert [(one.layer, one.head) for one in found] == [(name, head) for name in ("one", "two") for head in HEADS]
@@ -80,10 +88,7 @@ def test_a_summary_is_what_the_matrix_says(padded: str, keep: bool) -> None:
         weights = matrix(layer(one.layer, mask=attended))
         wanted = expected(weights, mask.bool(), first, separators, at % H)
         for name in SHARES:
-            if name in ("first", "separators") and padded != "no" and not keep:
-                assert math.isnan(getattr(one, name)), name
-            else:
-                assert getattr(one, name) == pytest.approx(wanted[name], abs=2e-6), name
+            assert getattr(one, name) == pytest.approx(wanted[name], abs=2e-6), name
 
 
 def test_cross_attention_has_neither_place_nor_distance() -> None:
@@ -111,8 +116,22 @@ def test_padding_of_a_target_is_not_that_of_its_source() -> None:
     kept = torch.ones(B, S, dtype=torch.long)
     kept[0, S - 2 :] = 0
     seen.inputs = {"attention_mask": torch.ones(B, T, dtype=torch.long), "decoder_attention_mask": kept}
-    entropy = torch.special.entr(matrix(seen["decoder.cross"])).sum(-1)[:, 0]
-    assert seen.summary()[H].entropy == pytest.approx(entropy[kept.bool()].mean().item(), abs=2e-6)
+    weights = matrix(seen["decoder.cross"])[:, 0][kept.bool()]
+    found = seen.summary()[H]
+    assert found.entropy == pytest.approx(torch.special.entr(weights).sum(-1).mean().item(), abs=2e-6)
+    assert found.first == pytest.approx(weights[:, 0].mean().item(), abs=2e-6)
+    seen.layers[1] = layer("decoder.cross", S, T, cross=True, keep=False)
+    assert math.isnan(seen.summary()[H].first)  # what keys received, they received of padding too
+
+
+def test_places_are_found_among_the_offsets_asked_for() -> None:
+    expected = Seen([layer("one")]).summary()
+    for offsets in ((3, -1), (-1, 0), (2, 0, -1, 5)):
+        what = Observe(offsets=offsets)
+        found = Seen([layer("one", keep=False, what=what)], what=what).summary()
+        for one, whole in zip(found, expected, strict=True):
+            assert one.previous == pytest.approx(whole.previous, abs=1e-6)
+            assert one.itself == pytest.approx(whole.itself if 0 in offsets else math.nan, abs=1e-6, nan_ok=True)
 
 
 def test_what_was_not_asked_for_is_nan() -> None:

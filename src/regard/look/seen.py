@@ -73,11 +73,13 @@ class Seen:
     - ``layers``: in the order of the calls; complete when the watch ends
     - ``inputs``: input_ids, attention_mask, decoder_input_ids and the like, of the model's own call where it had them
     - ``left_out``: how many attentions were not kept because the memory bound was reached
+    - ``what``: what was asked for
     """
 
     layers: list[Layer] = field(default_factory=list)
     inputs: dict[str, Tensor] = field(default_factory=dict)
     left_out: int = 0
+    what: Observe | None = None
 
     def __getitem__(self, name: str) -> Layer:
         """The layer of this name, the first where there are several; ArgumentError where there is none."""

@@ -23,6 +23,7 @@ __all__ = ["Side", "Summary", "read", "rollout", "sides", "summary"]
 Side = Literal["source", "target"]
 
 _STANDS_OUT = 0.5
+_PLACES = (0, -1)  # the offsets of a watch, unless it was asked for others
 _NAMES = {"first": "first token", "previous": "previous token", "itself": "itself", "separators": "separators"}
 
 
@@ -87,8 +88,9 @@ def summary(seen: Seen, separators: Sequence[int] = ()) -> list[Summary]:
     - ``distance``: sum_j P_ij |i − j|
     - ``entropy``: −sum_j P_ij ln P_ij
 
-    ``first`` and ``separators`` come from sums over all queries: where some of these are padding they are NaN, unless
-    queries and keys were kept with ``watch(keep=True)``; then every number is computed from them.
+    What was not asked for is NaN; so are ``first`` and ``separators`` of a cross-attention some of whose queries are
+    padding, for they come from what keys received of all of them. With ``watch(keep=True)`` every number is computed
+    from the queries and keys that were kept.
     """
     return [
         Summary(layer.name, head, *figures)
@@ -101,7 +103,8 @@ class _Told(NamedTuple):
     """The statistics that a summary needs, of the queries that are kept; None for what was not asked for."""
 
     received: Tensor | None
-    offsets: Tensor | None
+    previous: Tensor | None
+    itself: Tensor | None
     distance: Tensor | None
     entropy: Tensor | None
 
@@ -111,7 +114,7 @@ def _figures(
 ) -> list[tuple[float, float, float, float, float, float]]:
     B, Hq, Tq, Tk = layer.shape
     kept = _no_padding(seen, queries, B, layer.first_query, Tq)
-    told = _told(layer, kept)
+    told = _told(seen, layer, kept)
     count = max(int(kept.sum()), 1)
     nothing = [math.nan] * Hq
 
@@ -133,19 +136,20 @@ def _figures(
         apart = torch.isin(ids, torch.tensor(list(separators), dtype=ids.dtype))
     of_place = (nothing, nothing, nothing)
     if not layer.cross:
-        itself, previous = (None, None) if told.offsets is None else told.offsets.unbind(-1)
-        of_place = mean(previous), mean(itself), mean(told.distance)
+        of_place = mean(told.previous), mean(told.itself), mean(told.distance)
     columns = (share(first), *of_place[:2], share(apart), of_place[2], mean(told.entropy))
     return list(zip(*columns, strict=True))
 
 
-def _told(layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Told:
-    seen = layer.seen
+def _told(seen: Seen, layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Told:
+    found, offsets = layer.seen, None if seen.what is None else seen.what.offsets
     if layer.kept is not None:
         weights = kept[:, None].expand(layer.shape[:3]).float()
-        seen = layer.look(Observe(received=weights, offsets=(0, -1), distance=True, entropy=True))
-        return _Told(seen.received, seen.offsets, seen.distance, seen.entropy)
-    return _Told(seen.received if kept.all() else None, seen.offsets, seen.distance, seen.entropy)
+        offsets = _PLACES
+        found = layer.look(Observe(received=weights, offsets=offsets, distance=True, entropy=True))
+    received = found.received if layer.kept is not None or not layer.cross or kept.all() else None
+    at = dict(zip(offsets or _PLACES, () if found.offsets is None else found.offsets.unbind(-1), strict=False))
+    return _Told(received, at.get(-1), at.get(0), found.distance, found.entropy)
 
 
 def _no_padding(seen: Seen, side: Side, batch: int, first: int, length: int) -> Bool[Tensor, "B T"]:

@@ -79,7 +79,7 @@ def watch(
     ('MultiheadAttention', (1, 2, 5, 5), torch.Size([1, 2, 5]))
     """
     _check(model, what, memory)
-    seen = Seen()
+    seen = Seen(what=what)
     recorder = Recorder(seen, what, _listed("layers", layers, str | int), _listed("heads", heads, int), keep, memory)
     modules = Modules(model, seen)
     with ExitStack() as stack:
