@@ -14,7 +14,14 @@ DOCS = Path(__file__).parent.parent / "docs"
 BEGINS = {"python": ">>> ", "sh": "regard ", "math": ""}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # And how many lines of code each must have at least, that none can drop out unseen.
-PAGES = {"rnn_vs_attention.md": 10, "formulas.md": 100, "positions.md": 60, "from_torch.md": 20, "transformers.md": 75}
+PAGES = {
+    "rnn_vs_attention.md": 10,
+    "formulas.md": 100,
+    "positions.md": 60,
+    "from_torch.md": 20,
+    "transformers.md": 75,
+    "looking.md": 15,
+}
 
 
 def blocks(text: str) -> list[tuple[str, str, int]]:

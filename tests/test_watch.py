@@ -315,6 +315,19 @@ def test_heads_of_grouped_keys_and_of_scores_with_a_weight_each() -> None:
         agrees(seen.layers[0], observed.weights[:, [5, 1, 2]])
 
 
+def test_heads_that_have_a_score_each_keep_their_numbers() -> None:
+    layer, x = MultiHeadAttention(12, 4, score=["dot", "additive", "dot", "general"]), torch.randn(B, T, 12)
+    _, observed = layer(x, observe=WEIGHTS)
+    with regard.watch(layer, EVERYTHING) as seen:
+        layer(x)
+    assert [found.heads for found in seen.layers] == [(0, 2), (1,), (3,)]
+    for found in seen.layers:
+        agrees(found, observed.weights[:, list(found.heads)])
+    with regard.watch(layer, EVERYTHING, heads=[2, 1]) as seen:
+        layer(x)
+    assert [found.heads for found in seen.layers] == [(2,), (1,)]
+
+
 def test_what_is_beyond_the_bound_is_counted() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(DIM, 4, 16, batch_first=True), 5).eval()
     with (

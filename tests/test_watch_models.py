@@ -20,7 +20,13 @@ from watched import EVERYTHING, agrees
 pytest.importorskip("transformers", reason="transformers, whose models these tests watch, is not installed")
 
 import transformers
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, flash_attention_mask
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    AttentionMaskInterface,
+    flash_attention_mask,
+    sdpa_mask,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 SIZES = {"vocab_size": 31, "hidden_size": 36, "intermediate_size": 22, "num_hidden_layers": 2}
@@ -336,6 +342,25 @@ def test_a_function_that_tells_nothing_is_refused() -> None:
             model(**inputs_of("bert"))
     finally:
         del AttentionInterface._global_mapping["silent"]
+
+
+def test_steps_of_a_function_of_the_users_own() -> None:
+    def mine(module: nn.Module, *given: Any, **options: Any) -> tuple[Tensor, None]:
+        return sdpa_attention_forward(module, *given, **options)  # which packs the queries of a single token
+
+    AttentionInterface.register("mine", mine)
+    AttentionMaskInterface.register("mine", sdpa_mask)
+    try:
+        model, inputs = made("llama", "mine"), inputs_of("llama")
+        with torch.no_grad(), regard.watch(model, EVERYTHING) as seen:
+            tokens = model.generate(**inputs, max_new_tokens=4, do_sample=False, pad_token_id=0, eos_token_id=None)
+    finally:
+        del AttentionInterface._global_mapping["mine"]
+        del AttentionMaskInterface._global_mapping["mine"]
+    mask = torch.cat([inputs["attention_mask"], torch.ones(2, 3, dtype=torch.int64)], 1)
+    read = {"input_ids": tokens[:, :-1], "attention_mask": mask}
+    for layer, weights in zip(seen.layers, by_eager("llama", read), strict=True):
+        agrees(layer, weights, mask.bool())
 
 
 def test_a_decoder_with_cross_attention_of_its_own_arguments() -> None:

@@ -20,7 +20,8 @@ class Call:
     """Query (B, Hq, Tq, E), key (B, Hkv, Tk, E), and what broadcasts to (B, Hq, Tq, Tk).
 
     ``weights`` is the matrix of probabilities, where that alone tells what was computed; ``hidden`` are then the
-    places that may not be attended. ``cross`` says whether the keys are another sequence's, None where nobody knows.
+    places that may not be attended. ``cross`` says whether the keys are another sequence's, None where nobody knows;
+    ``numbers`` are those of the heads, where these are some of a layer's.
     """
 
     query: Tensor
@@ -31,6 +32,7 @@ class Call:
     weights: Tensor | None = None
     hidden: Tensor | None = None
     cross: bool | None = None
+    numbers: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -48,16 +48,15 @@ class Asked:
 
     def unpacked(self, call: Call) -> Call:
         """What torch was called with, with the heads that the model means and keys that are not repeated for them."""
-        B, Hq, Tq, _ = self.query.shape
-        if self.name != "sdpa" or call.query.shape[0] != B:
-            return call
-        if call.query.shape != self.query.shape:
-            if Tq != 1 or call.query.shape[1:3].numel() != Hq:
+        query, key = self.query.detach(), self.key.detach()
+        Hq, Tq = query.shape[1:3]
+        if call.query.shape != query.shape:
+            if Tq != 1 or not torch.equal(call.query.reshape(-1), query.reshape(-1)):
                 return call
             # Of a single token the queries of a group came as if they were queries of one head.
             call = call.each(lambda x: x if x.shape[1] == 1 else x.reshape(x.shape[0], Hq, 1, x.shape[3]))
-            call = replace(call, query=self.query.detach())
-        return replace(call, key=self.key.detach()[:, :, : call.key.shape[2]])
+            call = replace(call, query=query)
+        return replace(call, key=key[:, :, : call.key.shape[2]]) if self.name == "sdpa" else call
 
     def call(self, answer: Any, recorder: Recorder) -> Call:
         """What another function was called with, and gave back: by its name, or by the weights that it returns."""

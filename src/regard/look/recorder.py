@@ -68,7 +68,7 @@ class Recorder:
         self.stepping = -1  # the pass of which one attention has been found to be a step
         self.names: dict[str, int] = {}  # of all that attends, with the place of its first call
         self.found: list[Steps] = []
-        self.latest: dict[str, Steps] = {}
+        self.latest: dict[tuple[str, tuple[int, ...]], Steps] = {}
 
     def record(self, name: str, called: Callable[[], Call], place: Place | None, passes: int) -> None:
         """Take in one attention of the module of this name, in the n-th pass of the model."""
@@ -82,12 +82,14 @@ class Recorder:
             call = called()
             if place is not None:
                 call, place = place.of(call)
-        Hq = call.shape[1]
-        heads = tuple(range(Hq)) if self.heads is None else tuple(self.heads)
+        heads = tuple(range(call.shape[1])) if call.numbers is None else call.numbers
         if self.heads is not None:
-            if max(heads, default=0) >= Hq:
-                raise ArgumentError(f"watch(heads={list(heads)}): {name} has {Hq} heads, from 0")
-            call = call.of_heads(heads)
+            chosen = [head for head in self.heads if head in heads or call.numbers is None]
+            if max(chosen, default=0) >= call.shape[1] and call.numbers is None:
+                raise ArgumentError(f"watch(heads={chosen}): {name} has {call.shape[1]} heads, from 0")
+            if not chosen:
+                return
+            call, heads = call.of_heads([heads.index(head) for head in chosen]), tuple(chosen)
         self.used += _size(self.what, call, self.keep)
         if self.used > self.memory:
             self.seen.left_out = 1
@@ -99,7 +101,7 @@ class Recorder:
             return
         with _named(name):
             seen = _look(self.what, call)
-        before = self.latest.get(name)
+        before = self.latest.get((name, heads))
         if before is not None:
             same_pass = passes in (before.last_pass, self.stepping)
             if before.continues(call, place, same_pass):
@@ -107,9 +109,9 @@ class Recorder:
                 before.last_pass = passes
                 self.stepping = passes if before.grows else self.stepping
                 return
-        self.latest[name] = Steps(name, heads, call, seen, place, keep=self.keep)
-        self.latest[name].last_pass = passes
-        self.found.append(self.latest[name])
+        self.latest[name, heads] = steps = Steps(name, heads, call, seen, place, keep=self.keep)
+        steps.last_pass = passes
+        self.found.append(steps)
 
     def finish(self) -> None:
         """Fill in the layers, and complain about what was asked for and was not there."""

@@ -34,6 +34,7 @@ from regard.look.calls import Call, of_attention, of_product, of_sdpa
 from regard.look.modules import Modules
 from regard.look.recorder import Recorder
 from regard.look.seen import Seen
+from regard.nn._multi_head import attention_of_heads
 
 __all__ = ["watch"]
 
@@ -205,6 +206,8 @@ class _Watcher(TorchFunctionMode):
             self._sdpa(args, kwargs)
         elif func is attention:
             self.report(lambda: _of_attention(*args, **kwargs))
+        elif func is attention_of_heads:
+            self.report(lambda: replace(_of_attention(*args[1:], **kwargs), numbers=tuple(args[0].tolist())))
         elif func is tell:
             name = self.modules.names.get(kwargs["layer"])
             self.report(lambda: of_attention(args[0], args[1], kwargs["score"], kwargs["mask"]), cross=True, name=name)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function
 
 from regard.errors import ArgumentError
 from regard.functional import Mask, Observation, Observe, attention, window
 from regard.functional.checks import check_bias
+from regard.functional.listening import is_heard
 from regard.nn._cache import KeyValueCache
 from regard.nn._parts import HeadScore, as_mask, check_dropout, check_size, glorot_, with_causal
 from regard.nn._torch import take_torch_state
@@ -246,7 +248,8 @@ class MultiHeadAttention(nn.Module):
         outputs, seen = [], []
         for group in groups:
             heads = group.heads
-            answer = attention(
+            answer = attention_of_heads(
+                heads,
                 q.index_select(-3, heads),
                 k.index_select(-3, heads // shared),
                 v.index_select(-3, heads // shared),
@@ -262,6 +265,14 @@ class MultiHeadAttention(nn.Module):
                 seen.append(answer[1])
         output = torch.cat(outputs, -3).index_select(-3, self._order)
         return (output, _join_heads(seen, self._order, q.dim() - 3)) if seen else output
+
+
+def attention_of_heads(heads: Tensor, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Answer:
+    """`attention` of some heads of a layer; whoever watches hears which ones (n,) these are."""
+    if is_heard():
+        answer: Answer = handle_torch_function(attention_of_heads, (q, k, v), heads, q, k, v, **options)
+        return answer
+    return attention(q, k, v, **options)  # type: ignore[no-any-return]
 
 
 class _Group(HeadScore):
