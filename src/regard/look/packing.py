@@ -167,7 +167,7 @@ class _Links(NamedTuple):
         if seen.top is None:
             return None
         keys = seen.top.keys.transpose(-1, -2).numpy()
-        levels = _quantised(seen.top.weights.clamp(min=0).sqrt().transpose(-1, -2)) * (keys >= 0)
+        levels = _quantised(seen.top.weights.clamp(min=0).sqrt().transpose(-1, -2))  # 0 where there is no key
         place = layer.first_query + np.arange(layer.shape[2])
         size = next(n for n in (1, 2, 3, 4) if max(layer.first_query + layer.shape[2], layer.shape[3]) <= 256**n)
         return cls(levels, (place - keys).astype(np.uint32), size)
