@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -14,9 +15,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from drawn import BIASES, EVERYTHING, MASKS, SHAPES, Call, calls, fixed_like, gradients, make_call
+from drawn import BIASES, EVERYTHING, MASKS, SHAPES, Call, calls, fixed_like, gradients, make_call, make_score
 from regard import Observe
 from regard._kernels import dot_statistics
+from regard.functional import observed
 
 DOTS = ["dot", "scaled_dot", "scale", "general", "general_heads"]
 ASKED = {name: value for name, value in EVERYTHING.items() if name != "weights"}
@@ -34,6 +36,12 @@ def matrix_is_not_used() -> Iterator[None]:
 def in_blocks(call: Call, sizes: tuple[int, int], what: Observe, **more: Any) -> Any:
     with patch.multiple(dot_statistics, _SCORES=sizes[0], _ROWS=sizes[1]):
         return call.run(impl="sdpa", observe=what, **more)
+
+
+def observed_in_blocks(call: Call, sizes: tuple[int, int]) -> Any:
+    score = make_score(call.score, call.weight)
+    with patch.multiple(dot_statistics, _SCORES=sizes[0], _ROWS=sizes[1]):
+        return observed(call.query, call.key, Observe(**ASKED), score=score, mask=call.mask, bias=call.bias)
 
 
 def assert_same(found: Any, expected: Any, **tolerance: Any) -> None:
@@ -68,6 +76,12 @@ def test_blocks_answer_as_the_matrix(call: Call, dtype: torch.dtype, sizes: tupl
     assert found.weights is None
     if found.top is not None:
         assert_top(call, found.top)
+
+
+@given(calls(scores=DOTS), st.sampled_from(BLOCKS))
+def test_observed_tells_the_same(call: Call, sizes: tuple[int, int]) -> None:
+    _, expected = in_blocks(call, sizes, Observe(**ASKED))
+    assert_same(observed_in_blocks(call, sizes), expected)
 
 
 @given(calls(scores=DOTS), st.sampled_from(BLOCKS), st.sampled_from([0.0, 0.4]))
@@ -118,16 +132,16 @@ def test_a_fault_is_seen_where_it_is_attended_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("mask", [*MASKS, "infinite"])
-def test_a_fault_is_told_as_the_matrix_tells_it(dtype: torch.dtype, mask: str) -> None:
-    for shape in (SHAPES[2], SHAPES[7]):
-        call = make_call(shape, mask="none" if mask == "infinite" else mask).to(dtype)
-        call.query[0, 0, 2] = 1e30 if mask == "infinite" else torch.nan
-        call.key[-1, -1, 3] = torch.inf if mask == "infinite" else torch.nan
-        _, found = in_blocks(call, (40, 1), Observe(**ASKED))
+@pytest.mark.parametrize("fault", [torch.nan, -torch.nan, torch.inf])
+def test_a_fault_is_told_as_the_matrix_tells_it(dtype: torch.dtype, fault: float) -> None:
+    for mask, shape in itertools.product(MASKS, (SHAPES[2], SHAPES[7])):
+        call = make_call(shape, mask=mask).to(dtype)
+        call.query[0, 0, 2] = 1e30 if fault == torch.inf else fault
+        call.key[-1, -1, 3] = fault
         _, expected = call.run(impl="reference", observe=Observe(**ASKED))
-        assert_same(found, expected)
-        assert torch.equal(found.top.keys < 0, expected.top.keys < 0)
+        for found in (in_blocks(call, (40, 1), Observe(**ASKED))[1], observed_in_blocks(call, (40, 1))):
+            assert_same(found, expected)
+            assert torch.equal(found.top.keys < 0, expected.top.keys < 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -200,12 +214,22 @@ def test_memory_is_linear_unless_the_matrix_is_asked_for(mask: regard.Mask | Non
         assert largest.elements <= 2**19
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("band", [regard.Mask(), regard.causal(), regard.window(7), regard.window(5) & regard.causal()])
+def test_structured_masks_are_not_written_out_to_observe(band: regard.Mask, padded: bool) -> None:
+    call = make_call((1, 2, 1, 2999, 3001, 3, 3))
+    mask = band & regard.padding(torch.arange(3001)[None] > 17) if padded else band
+    with Largest() as largest:
+        observed(call.query, call.key, Observe(**ASKED), mask=mask)
+    assert largest.elements <= 2**19
+
+
 def test_a_block_computes_no_more_keys_than_it_sees() -> None:
     """Of a causal mask half, of a window little."""
     query = torch.empty(1, 1, 997, 2)
     sizes = {}
     for name, (low, high) in {"all": (-997, 997), "causal": (-997, 1), "window": (-6, 1)}.items():
-        looked = dot_statistics.Looked(query, query, 1.0, low, high, None, None, None, None)
+        looked = dot_statistics.Looked(query, query, 1.0, low, high, None, None, None)
         with patch.multiple(dot_statistics, _SCORES=1, _ROWS=10):
             blocks = list(dot_statistics._blocks(looked))
         assert [block.rows.start for block in blocks] == list(range(0, 997, 10))
@@ -219,7 +243,7 @@ def test_a_block_computes_no_more_keys_than_it_sees() -> None:
 @pytest.mark.parametrize("heads", [1, 6])
 def test_blocks_are_small_whatever_the_band(low: int, heads: int) -> None:
     query, key = torch.empty(2, heads, 32749, 1), torch.empty(2, 1, 32749, 1)
-    looked = dot_statistics.Looked(query, key, 1.0, low, 1, None, None, None, None)
+    looked = dot_statistics.Looked(query, key, 1.0, low, 1, None, None, None)
     for block in dot_statistics._blocks(looked):
         _, _, rows, keys = (at.stop - at.start for at in block)
         assert rows * keys <= max(dot_statistics._SCORES, dot_statistics._ROWS * 32749)

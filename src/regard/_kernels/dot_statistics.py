@@ -30,8 +30,7 @@ _NOTHING = -1000.0  # exp of it is 0 in every dtype, and so is 0 times it
 class Looked(NamedTuple):
     """Query (L, Hq, Tq, E), key (L, Hkv, Tk, E), and what broadcasts to (L, Hq, Tq, Tk): nothing of that size is made.
 
-    Query i sees no key outside i + low <= j < i + high. ``allowed`` says all that is hidden, and leaves each row a key;
-    without it the keys from i + high are. Empty rows weigh nothing, spoiled rows NaN.
+    Query i sees the keys i + low <= j < i + high that ``table`` leaves, and a bias of -inf. Spoiled rows weigh NaN.
     """
 
     query: Tensor
@@ -40,8 +39,7 @@ class Looked(NamedTuple):
     low: int
     high: int
     bias: Tensor | None
-    allowed: Tensor | None
-    empty: Tensor | None
+    table: Tensor | None
     spoiled: Tensor | None
 
 
@@ -147,11 +145,11 @@ def _seen(looked: Looked, logsumexp: Tensor, names: Sequence[str]) -> Iterator[s
         if weights.numel() < s.numel() and "entropy" in names:
             weights = logsumexp.new_empty(s.numel())
         w = weights[: s.numel()].view(s.shape) if "entropy" in names else s
-        hidden = _hide(looked, block, s)
+        _hide(looked, block, s)
+        hidden = s == -torch.inf if "top" in names else None
         sums, entropy = _weigh(looked, block, s, w)
-        if hidden is not None and "top" in names:
-            first, places = hidden
-            w[..., first:].masked_fill_(places, -1.0)
+        if hidden is not None:
+            w.masked_fill_(hidden, -1.0)
         head = block.examples.start * Hkv + block.heads.start // group
         row = block.heads.start % group * Tq + block.rows.start
         heads = s.shape[0] * max(s.shape[1] // group, 1)
@@ -161,24 +159,22 @@ def _seen(looked: Looked, logsumexp: Tensor, names: Sequence[str]) -> Iterator[s
         yield seen
 
 
-def _hide(looked: Looked, block: _Block, scores: Tensor) -> tuple[int, Tensor] | None:
-    """Make -inf what may not be seen: which places these are from some column on, empty rows too."""
-    first = max(block.rows.start + looked.high - block.keys.start, 0)
-    if looked.allowed is not None:
-        first, hidden = 0, ~block.of(looked.allowed)
-    elif block.keys.start + first < block.keys.stop:
-        keys = torch.arange(block.keys.start + first, block.keys.stop, device=scores.device)
+def _hide(looked: Looked, block: _Block, scores: Tensor) -> None:
+    """Make -inf what may not be seen."""
+    if looked.table is not None:
+        scores.masked_fill_(~block.of(looked.table), -torch.inf)
+    key = block.keys.start
+    first = 0 if key < block.rows.stop - 1 + looked.low else max(block.rows.start + looked.high - key, 0)
+    if key + first < block.keys.stop:
         rows = torch.arange(block.rows.start, block.rows.stop, device=scores.device)
-        hidden = keys >= rows[:, None] + looked.high
-    else:
-        return None
-    scores[..., first:].masked_fill_(hidden, -torch.inf)
-    return first, hidden if looked.empty is None else hidden | block.of(looked.empty)
+        ahead = torch.arange(key + first, block.keys.stop, device=scores.device) - rows[:, None]
+        scores[..., first:].masked_fill_((ahead < looked.low) | (ahead >= looked.high), -torch.inf)
 
 
 def _weigh(looked: Looked, block: _Block, scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor | None]:
     """Scores to weights, which may take their place; logsumexp and, where they do not, entropy of each row."""
     largest = scores.amax(-1, keepdim=True)
+    empty = largest == -torch.inf
     torch.exp(scores.sub_(largest), out=weights)
     total = weights.sum(-1, keepdim=True)
     weights.div_(total)
@@ -187,9 +183,9 @@ def _weigh(looked: Looked, block: _Block, scores: Tensor, weights: Tensor) -> tu
     if weights is not scores:
         entropy = of_total - scores.clamp_(min=_NOTHING).mul_(weights).sum(-1, keepdim=True)
     sums = largest + of_total
-    for rows, weight, nothing in ((looked.empty, 0.0, -torch.inf), (looked.spoiled, torch.nan, torch.nan)):
+    for rows, weight, nothing in ((empty, 0.0, -torch.inf), (looked.spoiled, torch.nan, torch.nan)):
         if rows is not None:
-            at = block.of(rows)
+            at = rows if rows is empty else block.of(rows)
             weights.masked_fill_(at, weight)
             sums.masked_fill_(at, nothing)
             entropy = None if entropy is None else entropy.masked_fill_(at, weight)

@@ -45,26 +45,22 @@ def gather(looked: Looked, asked: Asked) -> list[Tensor]:
 
 def _table(looked: Looked) -> Table:
     """What a row may see of its range, as the visit reads it."""
-    heads, allowed = looked.query.shape[1], looked.allowed
-    if allowed is None or allowed.shape[-1] == 1:  # a row that is hidden as a whole has been opened
-        return Table(np.zeros(0, np.uint8), np.zeros(3, np.int64), heads)
-    allowed = allowed.contiguous()
-    strides = allowed.expand(*looked.query.shape[:3], -1).stride()
-    return Table(allowed.view(torch.uint8).view(-1).numpy(), np.array(strides[:3]), heads)
+    heads, table = looked.query.shape[1], looked.table
+    if table is None:
+        return Table(np.zeros(0, np.uint8), np.zeros(3, np.int64), heads, False)
+    table = table.contiguous()
+    strides = table.expand(*looked.query.shape[:3], -1).stride()
+    return Table(table.view(torch.uint8).view(-1).numpy(), np.array(strides[:3]), heads, table.shape[3] == 1)
 
 
 def _told(looked: Looked, asked: Asked) -> Told:
     """Room for what is told of each row."""
-    L, Hq, Tq, _ = looked.query.shape
-    N, names = L * Hq * Tq, asked.names
+    N, names = looked.query.shape[:3].numel(), asked.names
 
     def room(name: str) -> Any:
         return np.zeros(N if name in names else 0, np.float32)
 
-    share = torch.ones(0)
-    if "received" in names:
-        given = torch.ones(L, Hq, Tq) if asked.received is None else asked.received.detach().float().reshape(L, Hq, Tq)
-        share = given if looked.empty is None else given.masked_fill(looked.empty.squeeze(-1), 0.0)
+    share = torch.ones(N) if asked.received is None else asked.received.detach().float().reshape(N)
     return Told(
         np.full(N, -np.inf, np.float32),
         np.ones(N, np.float32),
@@ -75,13 +71,13 @@ def _told(looked: Looked, asked: Asked) -> Told:
         np.full((N, asked.top), -1),
         np.zeros((N, len(asked.offsets)), np.float32),
         np.array(asked.offsets, np.int64),
-        share.contiguous().view(-1).numpy(),
+        share.numpy(),
         np.zeros((0, 0, 0), np.float32),
     )
 
 
 def _answers(looked: Looked, asked: Asked, told: Told, received: Tensor, rows: Tensor) -> list[Tensor]:
-    """What is asked for, from sums of exponentials to means; empty rows tell nothing, spoiled ones NaN."""
+    """What is asked for, from sums of exponentials to means; of spoiled rows it is NaN."""
     L, Hq, Tq, _ = looked.query.shape
     largest, total, spread, position, distance, top, keys, offsets = map(torch.from_numpy, told[:8])
     ways: dict[str, Callable[[], Tensor]] = {
@@ -100,13 +96,7 @@ def _answers(looked: Looked, asked: Asked, told: Told, received: Tensor, rows: T
     for name, answer in found.items():
         if name != "keys":
             answer.masked_fill_(bad & (found["keys"] >= 0) if name == "top" else bad, torch.nan)
-        if looked.empty is not None:
-            answer.masked_fill_(looked.empty, {"logsumexp": -torch.inf, "keys": -1}.get(name, 0))
-    if asked.rows:
-        at = list(asked.rows)
-        rows /= total.view(L, Hq, Tq, 1)[:, :, at]
-        if looked.empty is not None:
-            rows.masked_fill_(looked.empty.expand(L, Hq, Tq, 1)[:, :, at], 0.0)
+    rows /= total.view(L, Hq, Tq, 1)[:, :, list(asked.rows)]
     found |= {"received": received, "rows": rows}
     answers = [found[name] for name in asked.names]
     spoil(bad, looked, asked, answers)

@@ -42,11 +42,12 @@ class Part(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What is hidden within a row's range: bools that broadcast to (L, ``heads``, queries, keys); size 0: nothing."""
+    """What a row sees of its range: bools that broadcast to (L, ``heads``, queries, keys); size 0: all."""
 
     table: Any
     strides: Any  # (3,)
     heads: int
+    rows: bool  # one bool stands for all keys of a row
 
 
 class Told(NamedTuple):
@@ -89,9 +90,14 @@ def _hide(scores, begin, count, at, table):
 
 @njit(**EXACT)
 def _exponentials(scores, begin, count, most):
-    """Scores to e^(s - most), in place; their sum, and the sum of e times s - most."""
+    """Scores to e^(s - most), in place; their sum, 0 where all are hidden, and the sum of e times s - most."""
     zero, low = np.float32(0), np.float32(-87)
     total, spread = zero, zero
+    if most == -np.inf:
+        for j in range(begin, begin + count):
+            scores[j] = zero if scores[j] == most else scores[j]
+            total += scores[j]  # 0, or NaN
+        return total, spread
     for j in range(begin, begin + count):
         x = scores[j] - most
         near = low if x < low else x
@@ -156,12 +162,12 @@ def _largest(bits, begin, first, count, keys, room):
 
 
 @njit(**EXACT)
-def _any_keys(first, end, at, key, table, keys):
+def _any_keys(first, end, at, key, seen, keys):
     """The first keys that are seen."""
     found = 0
     keys[:] = -1
     for j in range(key + first, key + end):
-        if found < keys.size and (table.size == 0 or table[at + j] != 0):
+        if found < keys.size and (seen.rows or seen.table.size == 0 or seen.table[at + j] != 0):
             keys[found] = j
             found += 1
 
@@ -171,6 +177,9 @@ def _row(scores, bits, local, part, seen, told, room):
     """Tell of one row, whose scores become e^(s - max), 0 where hidden; gives 1/Z, or 0 where nothing can be seen."""
     i, row = part.query + local % part.queries, part.row + local
     first, end = _span(i, part)
+    table_at = _place(i, local // part.queries, part, seen)
+    if seen.rows and seen.table[table_at] == 0:
+        end = first
     at, count = np.uintp(local * part.width), np.uintp(end - first)
     begin, zero = np.uintp(local * part.width + first), np.float32(0)
     for j in range(at, begin):
@@ -178,23 +187,23 @@ def _row(scores, bits, local, part, seen, told, room):
     for j in range(begin + count, at + np.uintp(part.width)):
         scores[j] = zero
     if count == 0:
-        told.largest[row], told.total[row] = -np.inf, 1
         return zero
-    table_at = _place(i, local // part.queries, part, seen)
-    if seen.table.size:
+    if seen.table.size and not seen.rows:
         _hide(scores, begin, count, table_at + part.key + first, seen.table)
     if told.top.shape[1]:
         most = number(_largest(bits, begin, part.key + first, count, told.keys[row], room))
     else:
         most = number(greatest(bits, begin, count))
     total, spread = _exponentials(scores, begin, count, most)
+    if total == zero:
+        return zero
     told.largest[row], told.total[row] = most, total
     if told.spread.size:
         told.spread[row] = spread
     inverse = np.float32(1) / total
     _moments(scores, begin, part.key + first, count, i + part.ahead, told, row)
     if total != total:  # not a number, which has no order
-        _any_keys(first, end, table_at, part.key, seen.table, told.keys[row])
+        _any_keys(first, end, table_at, part.key, seen, told.keys[row])
     for k in range(told.top.shape[1]):
         key = told.keys[row, k]
         told.top[row, k] = scores[at + np.uintp(key - part.key)] * inverse if key >= 0 else zero

@@ -17,7 +17,7 @@ from regard.functional.listening import is_heard
 from regard.functional.masks import Mask
 from regard.functional.observe import Observation, Observe, answered, asked_of, summarise
 from regard.functional.scores import Additive, ScaledDot, Score
-from regard.functional.shield import Shielded, shield
+from regard.functional.shield import Shielded, shield, spoiled_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -147,7 +147,7 @@ def _attend(
     if call.observe is None:
         return output
     with torch.no_grad():
-        return output, _statistics(call, call.observe, found, given, scale, causal)
+        return output, _statistics(call, call.observe, found, given, bias, scale, causal)
 
 
 def _shielded(
@@ -166,31 +166,35 @@ def _statistics(
     what: Observe,
     found: _Found | None,
     given: Shielded,
+    bias: Tensor | None,
     scale: float,
     causal: bool,
 ) -> Observation:
     """Of the weights found, or, where there are none, from blocks of them or from a matrix made for it."""
-    if found is None and _worth_streaming(what, given):
-        return _streamed(call, what, given, scale)
+    if found is None and _worth_streaming(what, given.query, given.key):
+        return _streamed(call, what, given, bias, scale)
     if causal and call.mask is not None:
         given = given._replace(allowed=call.mask.table(call.shape, given.query.device))
     return _observation(what, found, given, scale)
 
 
-def _worth_streaming(what: Observe, given: Shielded) -> bool:
+def _worth_streaming(what: Observe, query: Tensor, key: Tensor) -> bool:
     """Whether the matrix is neither asked for nor small. Compiled graphs, whose sizes may be symbols, build it."""
     if what.weights or torch.compiler.is_compiling():
         return False
-    return not dot_statistics.fits_one_block(given.query, given.key.shape[-2])
+    return not dot_statistics.fits_one_block(query, key.shape[-2])
 
 
-def _streamed(call: _Call, what: Observe, given: Shielded, scale: float) -> Observation:
-    """The statistics, from blocks of queries."""
-    low, high, _, _ = (call.mask or Mask()).parts(call.shape, given.query.device)
-    masked = (broadcast(x, call.shape) for x in (given.bias, given.allowed, given.empty, given.spoiled))
+def _streamed(call: _Call, what: Observe, given: Shielded, bias: Tensor | None, scale: float) -> Observation:
+    """The statistics, from blocks of queries, of which those that may attend to nothing need no other key."""
+    low, high, keep, table = (call.mask or Mask()).parts(call.shape, given.query.device)
     query, key = four_axes(given.query), four_axes(given.key)
+    bias, table, spoiled = (broadcast(x, call.shape) for x in (bias, table, given.spoiled))
+    if keep is not None:
+        keep = keep.repeat_interleave(query.shape[0] // max(keep.shape[0], 1), 0)[:, None, None]
+        table = keep if table is None else table & keep
     asked = asked_of(what, call.shape[-1])
-    looked = dot_statistics.Looked(query, key, scale, low, high, *masked)
+    looked = dot_statistics.Looked(query, key, scale, low, high, bias, table, spoiled)
     return answered(asked, dot_statistics.gather(looked, asked), call.shape)
 
 
@@ -245,12 +249,17 @@ def observed(
 def _look(call: _Call, what: Observe, query: Tensor, key: Tensor, bias: Tensor | None) -> Observation:
     if call.kernel in ("cpu", "triton") and isinstance(call.score, Additive):
         return observe_additive(query, key, call.score.weight, bias, call.mask, call.shape, what, call.kernel)
-    given, causal = _shielded(call, query, key, key, bias, trust=False)
+    mask, found = call.mask, None
+    structured = call.kernel == "sdpa" and bias is None and mask is not None and not mask.tables
+    if structured and mask is not None and _worth_streaming(what, query, key):
+        given, causal = Shielded(query, key, key, None, None, None, spoiled_rows(query, key, mask, call.shape)), False
+    else:
+        given, causal = _shielded(call, query, key, key, bias, trust=False)
     query, scale, weight = call.score.terms(given.query)
-    given, found = given._replace(query=query), None
+    given = given._replace(query=query)
     if call.kernel == "reference":
         found = reference.weigh(query, given.key, given.bias, given.allowed, scale=scale, weight=weight)
-    return _statistics(call, what, found, given, scale, causal)
+    return _statistics(call, what, found, given, bias, scale, causal)
 
 
 def explain_impl(

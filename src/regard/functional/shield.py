@@ -18,7 +18,7 @@ from torch._C._functorch import maybe_current_level
 
 from regard.functional.masks import Mask
 
-__all__ = ["Shielded", "readable", "shield"]
+__all__ = ["Shielded", "readable", "shield", "spoiled_rows"]
 
 
 class Shielded(NamedTuple):
@@ -92,6 +92,20 @@ def _keep_out(given: Shielded, allowed: Tensor | None, mask: Mask, shape: Sequen
     return given._replace(
         query=_keep_rows(query, used), key=_keep_rows(key, usable), value=_keep_rows(value, usable), spoiled=spoiled
     )
+
+
+def spoiled_rows(query: Tensor, key: Tensor, mask: Mask, shape: Sequence[int]) -> Tensor | None:
+    """Which rows attend to what is not finite, (..., Tq, 1), in linear memory where the mask has no tables.
+
+    That is all of `shield` that statistics need: they hide scores, whatever these are.
+    """
+    if readable(query, key) and _tame(query, key):
+        return None
+    group = 1 if query.ndim == 2 else query.shape[-3] // max(key.shape[-3], 1)
+    bad_keys = _not_finite(key)
+    reached = mask.reaches(bad_keys if group == 1 else bad_keys.repeat_interleave(group, -2), shape)
+    sees = mask.reaches(torch.ones(shape[-1], dtype=torch.bool, device=key.device), shape)
+    return (reached | (_not_finite(query) & sees)).unsqueeze(-1)
 
 
 def _seen_keys(allowed: Tensor | None, shape: Sequence[int], group: int, device: torch.device) -> Tensor:
