@@ -353,6 +353,21 @@ def test_what_is_kept_is_small_and_by_itself() -> None:
     assert layer.look(Observe(entropy=True)).entropy.shape == (B, HEADS, T)
 
 
+@pytest.mark.parametrize(
+    ("score", "error"),
+    [("scaled_dot", 1e-5), ("additive", 1e-5), ("general", 1e-2)],  # of the latter the model rounds a product more
+)
+def test_what_is_kept_of_half_precision_is_what_the_model_computed_with(score: str, error: float) -> None:
+    x, bias = torch.randn(B, T, DIM), torch.randn(1, 1, T, T)
+    model = MultiHeadAttention(DIM, HEADS, score=score)
+    with regard.watch(model, EVERYTHING, keep=True) as autocast, torch.autocast("cpu", torch.bfloat16):
+        model(x, mask=causal() & padding(lengths=[7, 4]), bias=bias)
+    with regard.watch(model.bfloat16(), EVERYTHING, keep=True) as half:
+        model(x.bfloat16(), mask=causal() & padding(lengths=[7, 4]), bias=bias.bfloat16())
+    for layer in (autocast.layers[0], half.layers[0]):
+        torch.testing.assert_close(layer.look(WEIGHTS).weights, layer.seen.weights, atol=error, rtol=0)
+
+
 def test_inputs_of_the_models_own_call() -> None:
     class Reader(nn.Module):
         def __init__(self) -> None:

@@ -112,7 +112,8 @@ class Asked:
 
 def loaded() -> bool:
     """Whether there can be a model of transformers."""
-    return hasattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface")
+    interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
+    return hasattr(interface, "get_interface")
 
 
 @contextmanager

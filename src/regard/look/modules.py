@@ -38,7 +38,7 @@ class Modules:
         self.thread = threading.get_ident()
         self.names = {module: name for name, module in self.model.named_modules()}
         self.names[self.model] = type(self.model).__name__
-        self.parameters = {module: tuple(inspect.signature(module.forward).parameters) for module in self.names}
+        self.parameters = {module: _parameters(module) for module in self.names}
         self.frames: list[Frame] = []
         self.passes = 0
 
@@ -89,6 +89,12 @@ class Modules:
             if is_step and before is not None and name.endswith("ids") and before.shape[:-1] == value.shape[:-1]:
                 value = torch.cat([before, value], -1)
             inputs[name] = value
+
+
+def _parameters(module: nn.Module) -> list[str]:
+    """What the module's arguments are called that may come by position."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def _is_cross(given: Mapping[str, Any]) -> bool | None:

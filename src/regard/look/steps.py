@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.functional.checks import autocast_dtype
 from regard.functional.masks import Mask, causal, dense
 from regard.functional.observe import Observation, Top
+from regard.functional.scores import Additive, General
 from regard.look.seen import Kept, Layer
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Steps:
         kept = None
         if self.keep:
             key = call.key if not self.pieces else call.key[:, :, Tk - Tq :] if self.grows else call.key[:, :, :0]
-            kept = Kept(_wide(call.query), _wide(key), call.score, call.mask, call.bias)
+            kept = _kept(replace(call, key=key))
         self.pieces.append(_Piece(seen, Tq, Tk, first_key, kept))
         self.last_key = call.key[:, :, -1:].clone()
 
@@ -166,10 +168,22 @@ def _below(tensors: list[Tensor]) -> Tensor:
     return torch.cat([tensor.expand(*lead, *tensor.shape[2:]) for tensor in tensors], 2)
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """On the CPU, in float32 or wider, and nobody else's."""
-    tensor = tensor.detach()
-    return tensor.to("cpu", torch.promote_types(tensor.dtype, torch.float32), copy=True)
+def _kept(call: Call) -> Kept:
+    """What a call attended with, on the CPU, in float32 or wider; query and key are copied, as models overwrite them."""
+    lower = autocast_dtype(call.query) or call.query.dtype  # in which the model computes
+    wide = torch.promote_types(lower, torch.float32)
+
+    def here(tensor: Tensor) -> Tensor:
+        return tensor.detach().to("cpu") if tensor.dtype == torch.bool else tensor.detach().to(lower).to("cpu", wide)
+
+    score, mask = call.score, call.mask
+    if isinstance(score, General | Additive):
+        score = type(score)(score.weight.detach().to("cpu", wide))
+    if mask is not None:
+        lengths = tuple(length.to("cpu") for length in mask.lengths)
+        mask = replace(mask, keeps=tuple(map(here, mask.keeps)), lengths=lengths, tables=tuple(map(here, mask.tables)))
+    bias = None if call.bias is None else here(call.bias)
+    return Kept(here(call.query).clone(), here(call.key).clone(), score, mask, bias)
 
 
 def _joined(pieces: list[_Piece], keys: int) -> Observation:
