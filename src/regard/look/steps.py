@@ -169,7 +169,7 @@ def _below(tensors: list[Tensor]) -> Tensor:
 
 
 def _kept(call: Call) -> Kept:
-    """What a call attended with, on the CPU, in float32 or wider; query and key are copied, as models overwrite them."""
+    """What a call attended with, on the CPU, in float32 or wider; copies, as models overwrite query and key."""
     lower = autocast_dtype(call.query) or call.query.dtype  # in which the model computes
     wide = torch.promote_types(lower, torch.float32)
 
