@@ -214,6 +214,15 @@ def test_a_recurrent_model_is_seen_in_one_layer(score: str, cell: str, input_fee
     agrees(layer, torch.cat(rows, 2))
 
 
+def test_keys_that_are_all_alike_behind_the_end() -> None:
+    model = RecurrentSeq2Seq(RecurrentConfig(source_size=11, target_size=13, embed_dim=4, hidden_dim=6, score="dot"))
+    source, lengths, target = torch.randint(4, 11, (1, T)), torch.tensor([3]), torch.randint(4, 13, (1, 5))
+    with torch.no_grad(), regard.watch(model.eval(), WEIGHTS) as seen:
+        model(source, lengths, target)
+    assert [layer.shape for layer in seen.layers] == [(1, 1, 5, T)]
+    assert not seen.layers[0].seen.weights[..., 3:].any()
+
+
 def test_two_batches_are_two_layers() -> None:
     model = RecurrentSeq2Seq(RecurrentConfig(source_size=11, target_size=13, embed_dim=4, hidden_dim=6, score="dot"))
     source, lengths = torch.randint(4, 11, (B, T)), torch.tensor([T, 4])

@@ -101,8 +101,7 @@ def _is_cross(given: Mapping[str, Any]) -> bool | None:
     """Whether a module with these arguments attends to another sequence than that of its queries."""
     if huggingface.is_cross(given):
         return True
-    names = list(given)
-    if names[:1] != ["query"]:
+    if "query" not in given:
         return None
     if getattr(given.get("cache"), "fixed", False):  # a `regard.nn.KeyValueCache` of a memory
         return True

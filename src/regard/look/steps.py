@@ -78,12 +78,19 @@ class Steps:
             return known and place.first_query == self.end and (not place.cross or Tk == before.keys)
         if self.cache is not None:
             return False
+        if self._has_the_same_keys(call):
+            begins_again = torch.equal(call.query[:, :, :1], self.first[0])
+            return same_pass and Tq == 1 and not begins_again
         dropped = before.keys + Tq - Tk
-        if Tq < Tk and dropped >= 0 and torch.equal(call.key[:, :, Tk - Tq - 1 : Tk - Tq], self.last_key):
-            return dropped > 0 or torch.equal(call.key[:, :, :1], self.first[1])
-        same_keys = Tk == before.keys and Tq == 1 and torch.equal(call.key[:, :, -1:], self.last_key)
-        begins_again = torch.equal(call.query[:, :, :1], self.first[0])
-        return same_pass and same_keys and not begins_again and torch.equal(call.key[:, :, :1], self.first[1])
+        if Tq >= Tk or dropped < 0 or not torch.equal(call.key[:, :, Tk - Tq - 1 : Tk - Tq], self.last_key):
+            return False
+        return dropped > 0 or torch.equal(call.key[:, :, :1], self.first[1])
+
+    def _has_the_same_keys(self, call: Call) -> bool:
+        """As those of the call before, by the first and the last of them."""
+        first, last = call.key[:, :, :1], call.key[:, :, -1:]
+        same_number = call.key.shape[2] == self.pieces[-1].keys
+        return same_number and torch.equal(first, self.first[1]) and torch.equal(last, self.last_key)
 
     def add(self, call: Call, seen: Observation, place: Place | None) -> None:
         """Append a step."""
@@ -92,7 +99,7 @@ class Steps:
         if place is not None:
             self.grows, first_key = not place.cross, place.first_key
         else:
-            self.grows = Tk != before.keys or not torch.equal(call.key[:, :, :1], self.first[1]) or Tq != 1
+            self.grows = not self._has_the_same_keys(call)
             first_key = before.first_key + before.keys + Tq - Tk if self.grows else 0
         self._append(call, seen, first_key)
         self.end += Tq
@@ -178,7 +185,7 @@ def _kept(call: Call) -> Kept:
 
     score, mask = call.score, call.mask
     if isinstance(score, General | Additive):
-        score = type(score)(score.weight.detach().to("cpu", wide))
+        score = type(score)(score.weight.detach().to("cpu", wide, copy=True))
     if mask is not None:
         lengths = tuple(length.to("cpu") for length in mask.lengths)
         mask = replace(mask, keeps=tuple(map(here, mask.keeps)), lengths=lengths, tables=tuple(map(here, mask.tables)))
