@@ -86,9 +86,9 @@ class Steps {
 
   async update() {
     const { data, state } = this;
-    const layer = data.layers[state.layer];
-    const kept = await data.part("steps", state.example, layer);
-    if (layer !== data.layers[state.layer]) return;
+    const [layer, example] = [data.layers[state.layer], state.example];
+    const kept = await data.part("steps", example, layer);
+    if (layer !== data.layers[state.layer] || example !== state.example) return; // chosen in the meantime
     this.own = kept && this.ofModel(layer, kept);
     if (state.picked?.side === "query" && !this.isTaught) {
       this.query = Math.max(0, state.units(layer)[0].starts[state.picked.unit] - layer.first);

@@ -200,142 +200,123 @@ class Text {
 
   async update() {
     const { data, state } = this;
-    const layer = data.layers[state.layer];
-    const [links, figures] = await Promise.all(
-      ["links", "figures"].map((kind) => data.part(kind, state.example, layer)),
-    );
-    if (layer !== data.layers[state.layer]) return;
-    const cross = layer.of[0] !== layer.of[1];
-    this.keys.element.hidden = !cross;
-    this.queries.heading.textContent = cross ? (layer.group === "Cross-attention" ? "Answer" : "Queries") : "Text";
-    this.queries.heading.hidden = !cross;
-    this.queries.list.setAttribute("aria-label", cross ? "Tokens of the answer" : "Tokens of the text");
+    const [layer, example] = [data.layers[state.layer], state.example];
+    const [links, figures] = await Promise.all(["links", "figures"].map((kind) => data.part(kind, example, layer)));
+    if (layer !== data.layers[state.layer] || example !== state.example) return; // chosen in the meantime
+    const isCross = layer.of[0] !== layer.of[1];
     const [queries, keys] = state.units(layer);
+    this.keys.element.hidden = this.queries.heading.hidden = !isCross;
+    this.queries.heading.textContent = "Answer";
+    this.queries.list.setAttribute("aria-label", isCross ? "Tokens of the answer" : "Tokens of the text");
     this.queries.write(queries);
-    if (cross) this.keys.write(keys);
+    if (isCross) this.keys.write(keys);
     const heads = state.head === null ? [...layer.heads.keys()] : [state.head];
-    const picked =
-      state.picked && state.picked.unit < (state.picked.side === "query" ? queries : keys).count ? state.picked : null;
-    this.told(layer, heads, picked, queries, keys, cross, links, figures);
-  }
-
-  told(layer, heads, picked, queries, keys, cross, links, figures) {
-    const asks = picked && (!cross || picked.side === "query");
-    const asked = picked && (!cross || picked.side === "key");
-    const out = asks && links ? looksAt(links, layer, heads, picked.unit, queries, keys) : [];
-    const back = asked && links ? lookedAtBy(links, layer, heads, picked.unit, queries, keys) : [];
-    const marks = { query: new Map(), key: cross ? new Map() : null };
-    const mark = (side, unit) => {
-      const of = (side === "key" && marks.key) || marks.query;
-      if (!of.has(unit)) of.set(unit, {});
-      return of.get(unit);
-    };
-    const received = figures?.received ? this.received(figures.received, layer, heads, keys) : null;
-    const end = scaleEnd(out.length ? out[0][1] : 0);
-    for (const [unit, weight] of out) mark("key", unit).shade = weight / end;
-    const strongest = back.length ? back[0][1] : 1;
-    for (const [unit, weight] of back) mark("query", unit).line = Math.sqrt(weight / strongest);
-    if (!picked && received) {
-      const most = Math.max(...received.values());
-      for (const [unit, share] of received) mark("key", unit).shade = 0.4 * Math.sqrt(share / most);
-    }
-    this.queries.paint(marks.query, asks || (picked && !cross) ? picked.unit : null, this.state.dark);
-    if (cross) this.keys.paint(marks.key, asked ? picked.unit : null, this.state.dark);
-    this.describe(layer, heads, picked, queries, keys, links, figures, received);
-    this.fill(this.out, "Looks at", asks ? out : null, "key", keys, cross, "");
-    this.fill(this.back, "Is looked at by", asked ? back : null, "query", queries, cross, "warm");
-    this.say(
-      picked,
-      picked && (picked.side === "query" || !cross ? queries : keys),
-      asks,
-      asked,
-      out,
-      back,
-      queries,
-      keys,
+    const picked = state.picked && { ...state.picked, units: state.picked.side === "query" ? queries : keys };
+    this.tell(
+      { layer, heads, queries, keys, isCross, links, figures },
+      picked?.unit < picked?.units.count ? picked : null,
     );
   }
 
-  received(received, layer, heads, keys) {
+  // In one text the token picked both looks and is looked at; of two texts it stands in one.
+  tell(seen, picked) {
+    const { layer, heads, queries, keys, isCross, links } = seen;
+    const [looks, isLookedAt] = ["query", "key"].map((side) => picked !== null && (!isCross || picked.side === side));
+    const out = looks && links ? looksAt(links, layer, heads, picked.unit, queries, keys) : [];
+    const back = isLookedAt && links ? lookedAtBy(links, layer, heads, picked.unit, queries, keys) : [];
+    const received = this.received(seen);
+    const marks = this.marks(isCross, out, back, picked ? null : received);
+    this.queries.paint(marks.query, looks ? picked.unit : null, this.state.dark);
+    if (isCross) this.keys.paint(marks.key, isLookedAt ? picked.unit : null, this.state.dark);
+    this.describe(seen, picked, received);
+    this.fill(this.out, "Looks at", looks ? out : null, "key", keys, isCross);
+    this.fill(this.back, "Is looked at by", isLookedAt ? back : null, "query", queries, isCross);
+    this.live.textContent = picked ? this.words(picked, looks && out, isLookedAt && back, queries, keys) : "";
+  }
+
+  // What is painted on which unit of the two texts, or of the one that is both.
+  marks(isCross, out, back, received) {
+    const query = new Map();
+    const key = isCross ? new Map() : query;
+    const mark = (marks, unit, more) => marks.set(unit, { ...marks.get(unit), ...more });
+    const end = scaleEnd(out.length ? out[0][1] : 0);
+    for (const [unit, weight] of out) mark(key, unit, { shade: weight / end });
+    for (const [unit, weight] of back) mark(query, unit, { line: Math.sqrt(weight / back[0][1]) });
+    const most = received ? Math.max(...received.values()) : 0;
+    for (const [unit, share] of received || []) mark(key, unit, { shade: 0.4 * Math.sqrt(share / most) });
+    return { query, key };
+  }
+
+  // The share of all weight that each unit receives, null where nobody asked for it.
+  received({ figures, layer, heads, keys }) {
+    if (!figures?.received) return null;
     const ofTokens = new Map();
     for (const head of heads) {
       for (let key = 0; key < layer.keys; key++) {
-        ofTokens.set(key, (ofTokens.get(key) || 0) + received[head * layer.keys + key] / heads.length);
+        ofTokens.set(key, (ofTokens.get(key) || 0) + figures.received[head * layer.keys + key] / heads.length);
       }
     }
     return keys.merge(ofTokens, false);
   }
 
-  describe(layer, heads, picked, queries, keys, links, figures, received) {
+  describe({ layer, heads, figures, links, isCross }, picked, received) {
     if (!picked) {
       const hint = received ? "Shaded by the weight that each token receives. " : "";
       this.about.replaceChildren(`${hint}Pick a token to see where it looks and who looks at it.`);
       return;
     }
-    const units = picked.side === "query" ? queries : keys;
+    const { units, unit, side } = picked;
     const facts = [];
-    const place = (token) => token - layer.first;
-    const own = Array.from({ length: units.size(picked.unit) }, (_, i) => units.starts[picked.unit] + i);
-    if (picked.side === "query" && figures?.entropy) {
-      const told = heads.flatMap((head) =>
-        own.filter((t) => place(t) >= 0).map((t) => figures.entropy[head * layer.queries + place(t)]),
-      );
-      const entropy = told.reduce((a, b) => a + b, 0) / Math.max(1, told.length);
+    if (side === "query" && figures?.entropy) {
+      const own = Array.from({ length: units.size(unit) }, (_, i) => units.starts[unit] + i - layer.first);
+      const found = heads.flatMap((head) => own.map((i) => (i < 0 ? NaN : figures.entropy[head * layer.queries + i])));
+      const told = found.filter((value) => !Number.isNaN(value));
+      const entropy = told.reduce((a, b) => a + b, 0) / told.length;
       if (told.length) facts.push(`Entropy ${number(entropy)} nats, as even over ${number(Math.exp(entropy))} tokens.`);
     }
-    if (received && (picked.side === "key" || layer.of[0] === layer.of[1])) {
-      facts.push(`Receives ${percent(received.get(picked.unit) || 0)} of all weight.`);
-    }
+    if (received && (side === "key" || !isCross))
+      facts.push(`Receives ${percent(received.get(unit) || 0)} of all weight.`);
     if (!links) facts.push("Links were not asked for: watch with Observe(top=8).");
-    this.about.replaceChildren(
-      el("bdi", { class: "token" }, units.label(picked.unit)),
-      el("span", { class: "faint" }, ` ${picked.unit}`),
-      el("br"),
-      facts.join(" "),
-    );
+    const name = el("bdi", { class: "token" }, units.label(unit));
+    this.about.replaceChildren(name, el("span", { class: "faint" }, ` ${unit}`), el("br"), facts.join(" "));
   }
 
-  fill(list, title, found, side, units, cross, kind) {
+  fill(list, title, found, side, units, isCross) {
     list.hidden = found === null;
     if (found === null) return;
+    const kind = side === "query" ? "warm" : "";
     const strongest = Math.max(0.5, found.length ? found[0][1] : 0);
-    const rows = found.slice(0, LISTED).map(([unit, weight]) =>
-      el(
-        "li",
-        {},
-        el(
-          "button",
-          {
-            type: "button",
-            onclick: () => {
-              this.set({ picked: { side: cross ? side : "query", unit } });
-              (cross && side === "key" ? this.keys : this.queries).show(unit);
-            },
-            title: `token ${unit}`,
-          },
-          el("bdi", {}, units.label(unit)),
-          el("span", { class: "faint index" }, String(unit)),
-          bar(weight / strongest, kind),
-          el("span", { class: "weight" }, percent(weight)),
-        ),
-      ),
-    );
-    const more =
-      found.length > LISTED ? el("p", { class: "faint" }, `and ${grouped(found.length - LISTED)} lighter`) : null;
-    const none = found.length ? null : el("p", { class: "faint" }, "no link is heavy enough to be kept");
-    list.replaceChildren(...[el("h3", { class: kind }, title), el("ol", {}, ...rows), more, none].filter(Boolean));
+    const passage = isCross && side === "key" ? this.keys : this.queries;
+    const rows = found.slice(0, LISTED).map(([unit, weight]) => {
+      const go = () => {
+        this.set({ picked: { side: isCross ? side : "query", unit } });
+        passage.show(unit);
+      };
+      const index = el("span", { class: "faint index" }, String(unit));
+      const parts = [el("bdi", {}, units.label(unit)), index, bar(weight / strongest, kind)];
+      const button = el(
+        "button",
+        { type: "button", onclick: go },
+        ...parts,
+        el("span", { class: "weight" }, percent(weight)),
+      );
+      return el("li", {}, button);
+    });
+    const lighter = found.length - LISTED;
+    const rest = found.length ? `and ${grouped(lighter)} lighter` : "no link is heavy enough to be kept";
+    const more = lighter > 0 || !found.length ? [el("p", { class: "faint" }, rest)] : [];
+    list.replaceChildren(el("h3", { class: kind }, title), el("ol", {}, ...rows), ...more);
   }
 
-  say(picked, units, asks, asked, out, back, queries, keys) {
-    if (!picked) return this.live.replaceChildren();
-    const told = (found, of) =>
-      found
-        .slice(0, 3)
-        .map(([unit, weight]) => `${of.label(unit)} ${unit} ${percent(weight)}`)
-        .join(", ") || "nothing kept";
-    const parts = [`${units.label(picked.unit)}, token ${picked.unit}`];
-    if (asks) parts.push(`looks at ${told(out, keys)}`);
-    if (asked) parts.push(`is looked at by ${told(back, queries)}`);
-    this.live.replaceChildren(`${parts.join("; ")}.`);
+  // What is picked, for those who do not see it.
+  words({ units, unit }, out, back, queries, keys) {
+    const told = (found, of) => {
+      const some = found.slice(0, 3).map(([other, weight]) => `${of.label(other)} ${other} ${percent(weight)}`);
+      return some.join(", ") || "nothing that was kept";
+    };
+    const parts = [`${units.label(unit)}, token ${unit}`];
+    if (out) parts.push(`looks at ${told(out, keys)}`);
+    if (back) parts.push(`is looked at by ${told(back, queries)}`);
+    return `${parts.join("; ")}.`;
   }
 }
