@@ -12,6 +12,7 @@ import torch
 from commands import Command
 from local_models import TEXT
 from regard.look.answers import watched
+from regard.look.texts import texts
 from regard.training.seq2seq import Search
 from small_runs import recipe, train
 
@@ -125,7 +126,14 @@ def test_rows_watched_of_a_run_are_those_of_the_hypothesis_that_won(kind: str, t
         crossing = [layer for layer in seen.layers if layer.cross]
         assert len(crossing) == len(weights)
         assert len(tokens["source"]) == weights.shape[3]
-        assert len(tokens["target"]) == weights.shape[2]
+        assert len(tokens["target"]) == weights.shape[2] == len(tokens["answer"])
+        assert tokens["target"] == ["<bos>", *tokens["answer"][:-1]]
+        known, of_layers = texts(seen, tokens, None)
+        for layer, (queries, keys) in zip(seen.layers, of_layers, strict=True):
+            named = tokens["answer" if layer.cross else "target" if "decoder" in layer.name else "source"]
+            assert [piece.strip() for piece in known[queries]["examples"][0]["pieces"]] == named
+            named = tokens["target" if "decoder.layers" in layer.name and not layer.cross else "source"]
+            assert [piece.strip() for piece in known[keys]["examples"][0]["pieces"]] == named
         for layer, expected in zip(crossing, weights, strict=True):
             assert layer.seen.entropy is not None
             entropy = torch.special.entr(expected).sum(-1)

@@ -216,7 +216,7 @@ def test_without_tokens_they_are_numbers(tmp_path: Path) -> None:
     [
         (["a", "b"], "expected 3 source tokens for each of 1 examples, got 1 of 2"),
         ([["a", "b", "c"], ["d", "e", "f"]], "for each of 1 examples, got 2 of 3"),
-        ({"answer": ["a", "b", "c"]}, r"expected tokens of \"source\" and \"target\", got \['answer'\]"),
+        ({"question": ["a"]}, r"expected tokens of \"source\", \"target\" and \"answer\", got \['question'\]"),
     ],
 )
 def test_tokens_that_do_not_fit_are_refused_in_one_line(tokens: object, message: str, tmp_path: Path) -> None:

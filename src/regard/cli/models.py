@@ -43,7 +43,7 @@ def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> No
     else:
         _tell(looked, heads)
     if out is not None or not options["as_json"]:
-        written = looked.seen.report(out or _PAGE, tokenizer=target.tokenizer, title=target.name)
+        written = looked.seen.report(out or _PAGE, tokenizer=target.tokenizer, tokens=looked.tokens, title=target.name)
         print(written, file=sys.stderr if options["as_json"] else sys.stdout)
 
 

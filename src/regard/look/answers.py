@@ -70,7 +70,7 @@ def watched(run: Seq2SeqRun, answer: Answer) -> tuple[Seen, dict[str, list[str]]
     with torch.inference_mode(), watch(run.model, keep=True) as seen:
         run.model(batch.source.to(device), batch.source_lengths.to(device), read.to(device))
     symbols = [SPECIALS[BOS], *prediction.units][: read.shape[1]]
-    return seen, {"source": _columns(answer), "target": symbols}
+    return seen, {"source": _columns(answer), "target": symbols, "answer": _rows(prediction)}
 
 
 def _rows(prediction: Prediction) -> list[str]:

@@ -51,7 +51,8 @@ def report(
     left out, and the page says from which weight on.
 
     ``tokens`` are a list, for a batch a list of lists; for an encoder-decoder a mapping from "source" and "target" to
-    these. Left out, they are what the Hugging Face ``tokenizer`` calls the ids of the model's call; without it,
+    these, and from "answer" to what the decoder said at each token of the target, which then names the rows of
+    alignments. Left out, they are what the Hugging Face ``tokenizer`` calls the ids of the model's call; without it,
     numbers. Returns the path.
 
     Raises ArgumentError where nothing was seen or the tokens do not fit, RunError where the file cannot be written.

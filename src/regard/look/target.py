@@ -45,12 +45,14 @@ class Looked:
     """One text as a model went over it.
 
     ``answer`` is what it went on with, or what it answered; ``passages`` are what that was read from, the mean over
-    all heads; ``cut`` tells, of a text that was longer than the model takes, how many tokens it had and was cut to.
+    all heads. ``tokens`` are what a page is to call the rows of alignments. ``cut`` tells, of a text that was longer
+    than the model takes, how many tokens it had and was cut to.
     """
 
     seen: Seen
     answer: str | None = None
     passages: list[Passage] = field(default_factory=list)
+    tokens: dict[str, list[str]] | None = None
     cut: tuple[int, int] | None = None
 
 
@@ -134,7 +136,7 @@ class Target:
             if ids is None:
                 called = inputs
             elif self.kind == "seq2seq":
-                called = {**inputs, "decoder_input_ids": ids}
+                called = {**inputs, "decoder_input_ids": ids[:, :-1]}  # the last is said, and read no more
             else:
                 called = {"input_ids": ids}
             with watch(self.model, keep=keep, memory=_MEMORY) as seen:
@@ -147,10 +149,11 @@ class Target:
         if self.kind == "causal":  # heads that look for nothing rest on the first token: that is no reading
             parts = [(part, slice(max(at.start, 1), at.stop)) for part, at in parts if at.stop > 1]
             parts = [(_FIRST, slice(0, 1)), *parts, (_ANSWERED, slice(length, None))]
+        tokens = {"answer": self.tokenizer.convert_ids_to_tokens(ids[0, 1:])} if self.kind == "seq2seq" else None
         queries = slice(begin - 1, ids.shape[1] - 1)  # those that told the answer's tokens, each from the one before
         shares = seen.read(queries, [tokens for _, tokens in parts]).mean((0, 1))
         read = [Passage(*part, float(share)) for part, share in zip(parts, shares, strict=True)]
-        return Looked(seen, answer, read, cut)
+        return Looked(seen, answer, read, tokens, cut)
 
     def _read(self, text: str, room: int) -> tuple[dict[str, Tensor], list[tuple[int, int]], tuple[int, int] | None]:
         """The model's inputs, where each token stands in the text, and from how many to how many it was cut."""

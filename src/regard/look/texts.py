@@ -23,6 +23,7 @@ _INPUTS: dict[Side, tuple[str, str]] = {
     "source": ("input_ids", "attention_mask"),
     "target": ("decoder_input_ids", "decoder_attention_mask"),
 }
+_ANSWER = "answer"  # what a decoder said where it read the target: the rows of an alignment
 
 
 def texts(seen: Seen, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
@@ -34,23 +35,29 @@ def texts(seen: Seen, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[
     given = _given(tokens)
     special = [] if tokenizer is None else list(tokenizer.all_special_tokens)
     known: list[dict[str, Any]] = []
-    places: dict[tuple[Side, int, int], int] = {}
+    places: dict[tuple[str, int, int], int] = {}
 
-    def place(side: Side, length: int, batch: int) -> int:
-        if (side, length, batch) not in places:
-            named = given.get(side)
+    def place(side: Side, length: int, batch: int, name: str | None = None) -> int:
+        at = name or side, length, batch
+        if at not in places:
+            named = given.get(name or side)
             if named is None:
                 named = [_numbered(row, length) for row in _called(seen, side, tokenizer, batch)]
             _check(side, named, length, batch)
-            places[side, length, batch] = len(known)
+            places[at] = len(known)
             known.append({"side": side, "examples": [_read(row, special) for row in named]})
             for example, padded in zip(known[-1]["examples"], _padded(seen, side, batch, length), strict=True):
                 example["padded"] = padded
-        return places[side, length, batch]
+        return places[at]
 
     of_layers = [
         (
-            place(queries, layer.first_query + layer.shape[2], layer.shape[0]),
+            place(
+                queries,
+                layer.first_query + layer.shape[2],
+                layer.shape[0],
+                _ANSWER if layer.cross and _ANSWER in given else None,
+            ),
             place(keys, layer.shape[3], layer.shape[0]),
         )
         for layer, (queries, keys) in zip(seen.layers, sides(seen), strict=True)
@@ -58,16 +65,16 @@ def texts(seen: Seen, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[
     return known, of_layers
 
 
-def _given(tokens: Tokens | None) -> dict[Side, Sequence[Sequence[str]]]:
+def _given(tokens: Tokens | None) -> dict[str, Sequence[Sequence[str]]]:
     """The tokens of each side for each example, whichever way they were given."""
     if tokens is None:
         return {}
     by_side = tokens if isinstance(tokens, Mapping) else {"source": tokens}
-    if unknown := set(by_side) - set(_INPUTS):
-        raise ArgumentError(f'report: expected tokens of "source" and "target", got {sorted(unknown)}')
+    if unknown := set(by_side) - {*_INPUTS, _ANSWER}:
+        raise ArgumentError(f'report: expected tokens of "source", "target" and "answer", got {sorted(unknown)}')
     return {
         side: [[*by_side[side]]] if all(isinstance(token, str) for token in by_side[side]) else [*by_side[side]]
-        for side in _INPUTS
+        for side in (*_INPUTS, _ANSWER)
         if side in by_side
     }
 
