@@ -23,6 +23,7 @@ __all__ = ["Looked", "fits_one_block", "gather", "scored", "spoil"]
 _SCORES = 2**19  # of one block
 _ROWS = 128  # at least so many queries share one pass over the keys
 _ON_GPU = 2**8  # times as many scores, to keep it busy
+_VISITED = 2**2  # times as many where Numba reads them once, as two threads multiply large blocks better
 _FEW = 64  # so many of the largest are kept in order while a row is visited
 _NOTHING = -1000.0  # exp of it is 0 in every dtype, and so is 0 times it
 
@@ -96,13 +97,15 @@ def _most(query: Tensor) -> int:
     return _SCORES if query.is_cpu else _SCORES * _ON_GPU
 
 
-def _blocks(looked: Looked) -> Iterator[_Block]:
+def _blocks(looked: Looked, most: int) -> Iterator[_Block]:
     L, Hq, Tq, _ = looked.query.shape
     Hkv, Tk = looked.key.shape[1:3]
-    group, most = Hq // Hkv, _most(looked.query)
+    group = Hq // Hkv
     # Of a band a block of n rows reaches n keys further than a row: this is the wider of both, twice.
     row = min(Tk, 2 * max(looked.high - looked.low, math.isqrt(most)))
     rows = max(most // max(row, 1), _ROWS)  # how many in a block, of whatever heads
+    if looked.low > -Tq or looked.high < Tk:  # and an eighth of what each sees, or less, is multiplied in vain
+        rows = min(rows, max(min(looked.high - looked.low, Tk) // 8, _ROWS))
     queries = min(rows, Tq)
     heads = 1 if rows < group * Tq else min(rows // (group * Tq), Hkv) * group
     examples = 1 if heads < Hq else max(rows // (Hq * Tq), 1)
@@ -116,11 +119,11 @@ def _blocks(looked: Looked) -> Iterator[_Block]:
                     yield _Block(*some, slice(first, end), keys)
 
 
-def scored(looked: Looked) -> Iterator[tuple[_Block, Tensor]]:
+def scored(looked: Looked, *, visited: bool = False) -> Iterator[tuple[_Block, Tensor]]:
     """The scores of each block, (examples, heads, rows, keys), with nothing hidden yet; one buffer serves all."""
     group = looked.query.shape[1] // looked.key.shape[1]
     buffer = looked.key.new_empty(0)
-    for block in _blocks(looked):
+    for block in _blocks(looked, _SCORES * _VISITED if visited else _most(looked.query)):
         query = looked.query[block[:3]].to(buffer.dtype)
         key = looked.key[block.examples, block.heads.start // group : -(-block.heads.stop // group), block.keys]
         shape = (*query.shape[:3], key.shape[2])

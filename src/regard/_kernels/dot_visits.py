@@ -26,7 +26,7 @@ def gather(looked: Looked, asked: Asked) -> list[Tensor]:
     told, table, threads = _told(looked, asked), _table(looked), torch.get_num_threads()
     received = torch.zeros(L, Hq, Tk if "received" in asked.names else 0)
     rows = torch.zeros(L, Hq, len(asked.rows), Tk)
-    for block, scores in scored(looked):
+    for block, scores in scored(looked, visited=True):
         examples, heads, queries, width = scores.shape
         head = block.examples.start * Hq + block.heads.start
         at = block.rows.start, head * Tq + block.rows.start, block.keys.start
