@@ -276,6 +276,29 @@ def test_only_the_thread_that_watches_is_seen() -> None:
     assert found == {"thread 2": [B] * 2, "thread 5": [B] * 5}
 
 
+def test_a_module_at_work_in_another_thread_gives_no_name() -> None:
+    class Waiting(Torchs):
+        def forward(self, x: Tensor) -> Tensor:
+            self.meets()
+            return super().forward(x)
+
+    model, x = nn.ModuleList([Waiting(), Waiting()]), torch.randn(B, T, DIM)
+    inside, done = threading.Event(), threading.Event()
+    other = threading.Thread(target=model[1], args=(x,))
+
+    def meets() -> None:
+        other.start()
+        inside.wait(30)
+
+    model[0].meets = meets
+    model[1].meets = lambda: (inside.set(), done.wait(30))
+    with regard.watch(model) as seen:
+        model[0](x)
+        done.set()
+        other.join()
+    assert [layer.name for layer in seen.layers] == ["0"]
+
+
 def test_another_thread_is_not_disturbed() -> None:
     model, x = Ours(), torch.randn(B, T, DIM)
     with regard.watch(model) as seen:

@@ -244,8 +244,8 @@ class _Watcher(TorchFunctionMode):
 
     def report(self, called: Callable[[], Call], *, cross: bool | None = None, name: str | None = None) -> None:
         """Record a call, made by the module that is at work; ``cross`` is what is thought where that does not know."""
-        if not self.modules.frames or torch._C._current_graph_task_id() != -1:
-            return  # none of this model; or a checkpoint that is computed again for the gradient
+        if not self.modules.frames:
+            return  # it is none of this model
         frame = self.modules.frames[-1]
         name = name or frame.name
         cross = cross if frame.cross is None else frame.cross
