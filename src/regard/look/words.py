@@ -107,31 +107,32 @@ class Words:
         self, weights: Float[Tensor, "*axes Tq Tk"], keys: Words | None = None
     ) -> Float[Tensor, "*axes words keys"]:
         """Weights of each word on each word of ``keys``; left out, on these words themselves."""
-        return self.queries((keys or self).keys(weights).mT).mT
+        keys = self if keys is None else keys
+        return self.queries(keys.keys(weights).mT).mT
 
     def top(self, top: Top, keys: Words | None = None) -> Top:
         """The largest weights of each word on words, (..., words, k), from those of tokens, (..., Tq, k).
 
         A weight that was not among the k largest of its token counts nothing, so that these are lower bounds.
         """
-        keys = keys or self
+        keys = self if keys is None else keys
         lead, (length, count) = top.weights.shape[:-2], top.weights.shape[-2:]
         self._of_tokens(length, top.keys.device)
-        of_key = torch.tensor([*keys._ids(), len(keys)], device=top.keys.device)  # -1, no key, comes last
+        of_key = torch.tensor(keys._ids(), dtype=torch.long, device=top.keys.device)
         weights = top.weights.reshape(-1, length, count)
-        places = of_key[top.keys.long()].reshape(-1, length, count)
+        places = of_key[top.keys.long().clamp(min=0)].reshape(-1, length, count)  # of no key the weight is 0
         kept = min(count, len(keys))
         found = Top(weights.new_zeros(*lead, len(self), count), top.keys.new_full((*lead, len(self), count), -1))
         flat = [each.view(-1, len(self), count) for each in found]
-        step = max(1, _MOST // max(1, len(weights) * (len(keys) + 1)))
+        step = max(1, _MOST // max(1, len(weights) * len(keys)))
         for first in range(0, len(self), step):
             part = Words(self.texts[first : first + step], self.starts[first : first + step + 1])
             tokens, rows = slice(part.starts[0], part.starts[-1]), len(part)
             own = torch.tensor(part._ids(), device=top.keys.device)[:, None]
-            table = weights.new_zeros(len(weights), rows * (len(keys) + 1))
-            table.scatter_add_(1, (own * (len(keys) + 1) + places[:, tokens]).flatten(1), weights[:, tokens].flatten(1))
+            table = weights.new_zeros(len(weights), rows * len(keys))
+            table.scatter_add_(1, (own * len(keys) + places[:, tokens]).flatten(1), weights[:, tokens].flatten(1))
             sizes = torch.tensor(part._sizes(), dtype=weights.dtype, device=weights.device)
-            merged = table.view(len(weights), rows, -1)[..., : len(keys)] / sizes[:, None]
+            merged = table.view(len(weights), rows, len(keys)) / sizes[:, None]
             largest, at = merged.topk(kept)
             flat[0][:, first : first + rows, :kept] = largest
             flat[1][:, first : first + rows, :kept] = at.masked_fill(largest == 0, -1).to(top.keys.dtype)
