@@ -56,7 +56,8 @@ def watch(
     P_i = softmax_j(score(q_i, k_j) + bias_ij) of every attention that the model computes by
     `F.scaled_dot_product_attention`, `F.multi_head_attention_forward` (`nn.MultiheadAttention`, `nn.Transformer`),
     `regard.attention`, or an attention function of transformers. Output, gradients and random numbers of the model stay
-    what they are, bit for bit, but for the fast path of `nn.TransformerEncoder`, which is off while it is watched.
+    what they are, bit for bit, but for the fast path of `nn.TransformerEncoder`, which is off while it is watched, and
+    for what is compiled, which runs uncompiled.
 
     - ``what``: the statistics, small ones by default; see `Observe`. A query that is padding of its own sequence
       (where the watch knows that a module attends to its own) sends nothing to ``received``. ``rows`` are those of each
@@ -67,7 +68,7 @@ def watch(
     - ``memory``: the bytes that may be kept; what comes after is counted in ``seen.left_out``, with a warning.
 
     The steps of a generation are joined to one `Layer` for each module; ``seen.layers`` are complete when the watch
-    ends. Only the thread that watches is seen. Within, a compiled model runs uncompiled.
+    ends. Only the thread that watches is seen.
 
     Raises ArgumentError for wrong arguments, and for layers that were not there; UnsupportedError for scripted, traced
     or exported models, for attention whose weights cannot be told, and where no attention was seen.
