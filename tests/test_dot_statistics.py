@@ -173,8 +173,9 @@ def test_large_scores_have_an_entropy() -> None:
 
 
 @pytest.mark.parametrize("mask", [None, regard.causal()], ids=["none", "causal"])
-def test_any_number_of_threads(mask: regard.Mask | None) -> None:
-    call = make_call((1, 2, 1, 701, 709, 3, 3))
+@pytest.mark.parametrize("shape", [(1, 2, 1, 701, 709, 3, 3), (7, 11, 1, 8, 1009, 3, 3)])
+def test_any_number_of_threads(mask: regard.Mask | None, shape: tuple[int, ...]) -> None:
+    call = make_call(shape)
     found = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard._kernels import numba_statistics
 from regard._kernels.dot_statistics import Looked, scored, spoil
-from regard._kernels.numba_statistics import Part, Table, Told
+from regard._kernels.numba_statistics import CHUNK, Part, Table, Told
 from regard._kernels.statistics import Asked
 
 __all__ = ["gather"]
@@ -31,7 +31,8 @@ def gather(looked: Looked, asked: Asked) -> list[Tensor]:
         head = block.examples.start * Hq + block.heads.start
         at = block.rows.start, head * Tq + block.rows.start, block.keys.start
         part = Part(head, examples * heads, queries, width, *at, looked.low, looked.high, Tk - Tq)
-        columns = torch.zeros(threads, examples, heads, width if received.numel() else 0)
+        sums = threads if queries > CHUNK else 1  # a head that is one task has but one sum
+        columns = torch.zeros(sums, examples, heads, width if received.numel() else 0)
         told = told._replace(columns=columns.flatten(1, 2).numpy())
         flat = scores.view(-1).numpy()
         numba_statistics.visit(flat.size * _SCORE, flat, flat.view(np.int32), part, table, told)

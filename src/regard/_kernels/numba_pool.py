@@ -83,7 +83,7 @@ def _say_once() -> None:
     if not sys.stderr.isatty():  # nobody waits
         return
     kept = "once for this installation" if EXACT["cache"] else "as there is no folder to keep them: set NUMBA_CACHE_DIR"
-    logging.getLogger("regard").warning("compiling the CPU kernels of additive attention, %s; some seconds", kept)
+    logging.getLogger("regard").warning("compiling the CPU kernels of attention, %s; some seconds", kept)
 
 
 def _find_runtime() -> None:

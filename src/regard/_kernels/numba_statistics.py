@@ -14,10 +14,10 @@ from numba import njit
 from regard._kernels.numba_pool import EXACT, Threaded
 from regard._kernels.numba_rows import exp_within, greatest, number, ordered
 
-__all__ = ["Part", "Table", "Told", "visit"]
+__all__ = ["CHUNK", "Part", "Table", "Told", "visit"]
 
 _TOGETHER = 4  # rows that one pass over the columns takes
-_CHUNK = 16  # rows to a task
+CHUNK = 16  # rows to a task
 _LANES = np.uintp(32)  # scores of a part of a row
 _NOTHING = np.float32(-np.inf).view(np.int32)
 
@@ -63,7 +63,7 @@ class Told(NamedTuple):
     offsets: Any  # weights
     places: Any  # of these keys, counted from the query's own
     share: Any  # the row's weight in the sums of columns
-    columns: Any  # (threads, heads, width) of one part: these sums
+    columns: Any  # (threads, heads, width) of one part: these sums; threads may share those of different heads
 
 
 @njit(**EXACT)
@@ -237,22 +237,23 @@ def _add_column(weights, share, local, part, columns):
 @Threaded
 def visit(begin, step, scores, bits, part, seen, told):
     """Tell of all rows of a part; ``bits`` are those of the scores, which become e^(s - max)."""
-    chunks = (part.queries + _CHUNK - 1) // _CHUNK
+    chunks = (part.queries + CHUNK - 1) // CHUNK
     shares, top = np.empty(_TOGETHER, np.float32), told.top.shape[1]
+    columns = told.columns[begin % told.columns.shape[0]]
     room = np.empty(top, np.int32), np.empty(top, np.int32), np.empty(top, np.int64)
     for task in range(begin, part.heads * chunks, step):
-        head, start = task // chunks, task % chunks * _CHUNK
-        end = min(start + _CHUNK, part.queries)
+        head, start = task // chunks, task % chunks * CHUNK
+        end = min(start + CHUNK, part.queries)
         for q in range(start, end, _TOGETHER):
             some, local = min(_TOGETHER, end - q), head * part.queries + q
             for r in range(some):
                 shares[r] = _row(scores, bits, local + r, part, seen, told, room)
-            if told.columns.size == 0:
+            if columns.size == 0:
                 continue
             for r in range(some):
                 shares[r] *= told.share[part.row + local + r]
             if some == _TOGETHER:
-                _add_columns(scores, shares, local, part, told.columns[begin, head])
+                _add_columns(scores, shares, local, part, columns[head])
             else:
                 for r in range(some):
-                    _add_column(scores, shares[r], local + r, part, told.columns[begin, head])
+                    _add_column(scores, shares[r], local + r, part, columns[head])
