@@ -85,6 +85,9 @@ def test_a_tagger_from_file_to_file(model: str, tmp_path: Path, regard: Command)
     if model == "transformer":
         assert looked.out.splitlines()[-1] == str(run / "look.png")
         assert (run / "look.png").stat().st_size > 5000
+        page = regard("look", run, "bados kalied", "--out", run / "look.html")
+        assert (page.code, page.err) == (0, "")
+        assert "<title>bados kalied" in (run / "look.html").read_text("utf-8")
     else:
         assert (
             looked.error
@@ -123,6 +126,9 @@ def test_a_classifier_from_file_to_picture(as_json: bool, tmp_path: Path, regard
     looked = regard("look", run, "a lovely story", "--out", tmp_path / "look.png")
     assert looked.out.startswith("a lovely story\tgood\t")
     assert (tmp_path / "look.png").stat().st_size > 5000
+    page = regard("look", run, "a lovely story", "--out", tmp_path / "look.html")
+    assert (page.code, page.err) == (0, "")
+    assert "<title>a lovely story" in (tmp_path / "look.html").read_text("utf-8")
 
 
 def test_labels_that_training_never_saw_are_said_once(tmp_path: Path, regard: Command) -> None:

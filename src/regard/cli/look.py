@@ -29,15 +29,19 @@ def look(
     n_best: NBest = 1,
     length_penalty: LengthPenalty = 0.0,
     heads: Annotated[
-        bool, Option("--heads", help="a map for each layer and head of a transformer; left out: their mean")
+        bool, Option("--heads", help="of a run: a map for each layer and head of a transformer; left out: their mean")
     ] = False,
     generate: Annotated[
         int | None,
         Option(
-            metavar="N", callback=at_least_1, help="let a language model go on for up to N tokens, and look at these"
+            metavar="N",
+            callback=at_least_1,
+            help="of a language model: let it go on for up to N tokens, and look at these too",
         ),
     ] = None,
-    as_json: Annotated[bool, Option("--json", help="what each head looks at, as one JSON object")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="of a language model: what each head looks at, as one JSON object")
+    ] = False,
 ) -> None:
     """Show what a model attends to.
 
