@@ -36,16 +36,17 @@ def links(page: packing.Packed, number: int, example: int = 0) -> np.ndarray:
     """The links of a layer as a matrix of weights (H, Tq, Tk), read as the page's JavaScript does."""
     layer = page.layers[number]
     content = np.frombuffer(gzip.decompress(page.blobs[f"{example}.{number}.links"]), np.uint8)
-    heads, queries, size = len(layer["heads"]), layer["queries"], layer["links"]["bytes"]
+    heads, queries, how = len(layer["heads"]), layer["queries"], layer["links"]
     counts, rest = content[: heads * queries].reshape(heads, queries), content[heads * queries :]
-    *places, levels = rest.reshape(size + 1, counts.sum())
+    *places, levels = rest.reshape(how["bytes"] + 1, counts.sum())
     matrix, at = np.zeros((heads, queries, layer["keys"])), 0
     for head in range(heads):
-        for rank in range(layer["links"]["most"]):
+        for rank in range(how["most"]):
             for query in np.flatnonzero(counts[head] > rank):
-                distance = sum(int(place[at]) << 8 * n for n, place in enumerate(places))
-                key = (layer["first"] + int(query) - distance) % 256**size
-                matrix[head, query, key] = (levels[at] / packing.LEVELS) ** 2
+                code = sum(int(place[at]) << 8 * n for n, place in enumerate(places))
+                count, way = divmod(code, how["ways"])
+                here = layer["first"] + int(query)
+                matrix[head, query, (count, here - count, here + count)[way]] = (levels[at] / how["steps"]) ** 2
                 at += 1
     return matrix
 
@@ -72,6 +73,7 @@ def test_links_are_the_largest_weights(queries: int, keys: int | None) -> None:
 def test_a_window_of_queries_keeps_its_place() -> None:
     layer = by_hand.layer("layer", 3, 11, keep=True)
     late = Layer(layer.name, layer.seen, layer.shape, layer.heads, first_query=8)
+    assert packed([late], 1e9).layers[0]["first"] == 8
     np.testing.assert_allclose(links(packed([late], 1e9), 0), links(packed([layer], 1e9), 0))
 
 

@@ -1,4 +1,4 @@
-"""What a page shows, as small bytes: weights and figures in 8 bits, keys as distances, each layer by itself."""
+"""What a page shows, as small bytes: weights and figures in 8 bits or fewer, keys by distance, layer by layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ __all__ = ["LEVELS", "Packed", "packed"]
 LEVELS = 255
 """Weights are stored by their square root in so many steps: light ones keep their digits."""
 
-_COARSE, _MANY = 63, 2**18  # steps of entropy and received, where there are so many numbers
+_MANY = 2**18  # queries of all heads from which on steps are coarser
+_COARSE, _COARSE_LINKS = 63, 127  # steps, then, of entropy and received weights, and of links
 _LINKS = 8  # of a token and head, where none were asked for
 _LONGEST_COMPUTED = 96  # tokens up to which a matrix is computed that was not asked for
 _LONGEST_STEPS, _WIDEST_STEPS = 64, 128  # tokens, features: of more, nobody reads the numbers
@@ -78,14 +79,16 @@ def packed(layers: Sequence[Layer], room: float) -> Packed:
     known = [_completed(layer) for layer in layers]
     both = list(zip(layers, known, strict=True))
     page = Packed([_described(layer) for layer in layers])
-    levels = LEVELS if sum(math.prod(layer.shape[:3]) for layer in layers) <= _MANY else _COARSE
+    many = sum(math.prod(layer.shape[:3]) for layer in layers) > _MANY
+    levels = _COARSE if many else LEVELS
     room -= page.take("steps", [_steps(layer) for layer in layers], room / 4)
     room -= page.take("matrix", [_matrix(layer, seen) for layer, seen in both], room / 2)
     room -= page.take("figures", [_figures(layer, seen, levels) for layer, seen in both], room / 2)
-    links = [_Links.of(layer, seen) for layer, seen in both]
+    steps = _COARSE_LINKS if many else LEVELS
+    links = [_Links.of(layer, seen, steps) for layer, seen in both]
     level = _lightest([each for each in links if each is not None], room)
     page.take("links", [None if each is None else each.part(level) for each in links], math.inf)
-    page.lightest = (level / LEVELS) ** 2 if level > 1 else 0.0
+    page.lightest = (level / steps) ** 2 if level > 1 else 0.0
     return page
 
 
@@ -155,33 +158,39 @@ def _steps(layer: Layer) -> _Part | None:
 
 
 class _Links(NamedTuple):
-    """The largest weights of each query: their levels and the distances to their keys, (B, H, k, Tq)."""
+    """The largest weights of each query: their levels, and codes of their keys, (B, H, k, Tq).
+
+    A key is counted from the first one, or from the query's own place backwards or onwards, whichever is nearest:
+    heads look at the first token and at near ones, so that most numbers are small and few.
+    """
 
     levels: NDArray[np.uint8]
-    distances: NDArray[np.uint32]
-    bytes: int
-    """Of a distance; it is known modulo a power of 256, which is enough to find the key."""
+    codes: NDArray[np.uint32]
+    about: dict[str, int]
 
     @classmethod
-    def of(cls, layer: Layer, seen: Observation) -> _Links | None:
+    def of(cls, layer: Layer, seen: Observation, steps: int) -> _Links | None:
         if seen.top is None:
             return None
-        keys = seen.top.keys.transpose(-1, -2).numpy()
-        levels = _quantised(seen.top.weights.clamp(min=0).sqrt().transpose(-1, -2))  # 0 where there is no key
-        place = layer.first_query + np.arange(layer.shape[2])
-        size = next(n for n in (1, 2, 3, 4) if max(layer.first_query + layer.shape[2], layer.shape[3]) <= 256**n)
-        return cls(levels, (place - keys).astype(np.uint32), size)
+        levels = _quantised(seen.top.weights.clamp(min=0).sqrt().transpose(-1, -2), steps)  # 0 where there is no key
+        keys = seen.top.keys.clamp(min=0).transpose(-1, -2).long().numpy()
+        ahead = keys - layer.first_query - np.arange(layer.shape[2])
+        ways = 3 if (ahead > 0).any() else 2
+        near = np.where(ahead > 0, 2, 1) + ways * np.abs(ahead)
+        codes = np.where(keys <= np.abs(ahead), ways * keys, near).astype(np.uint32)
+        size = next(n for n in (1, 2, 3, 4) if codes.max(initial=0) < 256**n)
+        return cls(levels, codes, {"steps": steps, "ways": ways, "bytes": size, "most": levels.shape[2]})
 
     def part(self, level: int) -> _Part:
-        """For each example the number of links of each head and query; then their distances, byte by byte of its
-        places, and their levels, by head, rank, query."""
+        """For each example the number of links of each head and query; then their codes, byte by byte, and their
+        levels, by head, rank and query."""
         blobs = []
-        for levels, distances in zip(self.levels, self.distances, strict=True):
+        for levels, codes in zip(self.levels, self.codes, strict=True):
             kept = levels >= level
-            far = distances[kept]
-            places = [(far >> 8 * n & 255).astype(np.uint8) for n in range(self.bytes)]
+            code = codes[kept]
+            places = [(code >> 8 * n & 255).astype(np.uint8) for n in range(self.about["bytes"])]
             blobs.append(_zip(kept.sum(1, dtype=np.uint8), *places, levels[kept]))
-        return _Part({"bytes": self.bytes, "most": self.levels.shape[2]}, blobs)
+        return _Part(dict(self.about), blobs)
 
 
 def _lightest(links: Sequence[_Links], room: float) -> int:

@@ -2,7 +2,7 @@
 
 const SHARES = ["first", "previous", "itself", "separators"];
 const NUMBERS = [...SHARES, "distance", "entropy"];
-const ROOT_LEVELS = 255; // weights are stored by their root in so many steps
+const ROOT_LEVELS = 255; // weights of matrices are stored by their root in so many steps
 
 async function unzip(bytes) {
   if (!window.DecompressionStream) throw new Error("this browser is too old to unpack the data of this page");
@@ -69,18 +69,16 @@ const UNPACK = {
     const total = start[count];
     const keys = new Uint32Array(total);
     const weights = new Float32Array(total);
-    const size = 256 ** links.bytes;
     let at = count;
     for (let head = 0; head < heads.length; head++) {
       for (let rank = 0; rank < links.most; rank++) {
         for (let i = 0; i < queries; i++) {
           const row = head * queries + i;
           if (bytes[row] <= rank) continue;
-          let distance = 0;
-          for (let n = 0; n < links.bytes; n++) distance += bytes[at + n * total] * 256 ** n;
-          const place = start[row] + rank;
-          keys[place] = (first + i - distance + size) % size;
-          weights[place] = (bytes[at + links.bytes * total] / ROOT_LEVELS) ** 2;
+          let code = 0;
+          for (let n = 0; n < links.bytes; n++) code += bytes[at + n * total] * 256 ** n;
+          keys[start[row] + rank] = keyOf(code, first + i, links.ways);
+          weights[start[row] + rank] = (bytes[at + links.bytes * total] / links.steps) ** 2;
           at++;
         }
       }
@@ -121,6 +119,12 @@ const UNPACK = {
     };
   },
 };
+
+// A key is counted from the first, or from the query's own place backwards, or onwards.
+function keyOf(code, place, ways) {
+  const [way, count] = [code % ways, Math.floor(code / ways)];
+  return way === 0 ? count : way === 1 ? place - count : place + count;
+}
 
 // A text as units to look at, tokens or words: where each begins, and which one a token belongs to.
 class Units {
