@@ -44,13 +44,16 @@ def test_names_are_told_apart() -> None:
 def test_every_recipe_is_a_command(name: str, tmp_path: Path) -> None:
     recipe = BY_NAME[name]
     data = published(tmp_path, recipe) if recipe.train else None
-    command, *arguments = prepared(recipe, data, tmp_path / "run")
+    (command, *arguments), *later = prepared(recipe, data, tmp_path / "run")
     context = get_command(app).commands[command].make_context(command, arguments)  # raises for what it does not know
+    for another, *rest in later:
+        assert get_command(app).commands[another].make_context(another, rest).params["run"] == tmp_path / "run"
     for part in (recipe.train, recipe.dev, recipe.test):
         assert len(part) in ((0, 2) if recipe.layout == "parallel, lower case" else (0, 1))
     assert context.params["task"] == (recipe.task if recipe.train else None)
     for part in ("dev", "test"):
-        assert (context.params[part] is not None) == bool(getattr(recipe, part))
+        assert (context.params[part] is not None) == bool(getattr(recipe, part) and not (part == "test" and later))
+    assert bool(later) == bool(recipe.evaluate)
 
 
 def test_the_list_has_a_line_each(regard: Command) -> None:
@@ -76,7 +79,7 @@ def test_labels_in_front_go_behind(tmp_path: Path, ending: str) -> None:
     for name, text in (("a.train", "0 Was it  good ?\r\n1 höher .\n"), ("a.test", "1 so\n")):
         content = text.encode()
         (deep / f"{name}{ending}").write_bytes(gzip.compress(content) if ending else content)
-    arguments = prepared(LABELLED, tmp_path, tmp_path / "run")
+    arguments = prepared(LABELLED, tmp_path, tmp_path / "run")[0]
     assert Path(arguments[1]).read_bytes().decode() == "Was it  good ?\t0\nhöher .\t1\n"
     assert option(arguments, "--test").read_text(encoding="utf-8") == "so\t1\n"
     assert "--dev" not in arguments
@@ -86,7 +89,7 @@ def test_labels_in_front_go_behind(tmp_path: Path, ending: str) -> None:
 def test_parallel_files_become_pairs_in_lower_case(tmp_path: Path) -> None:
     for name, text in (("t.de", "Ein  Haus\nÄpfel\n"), ("t.en", "A house\nApples\n"), ("v.de", "X\n"), ("v.en", "Y\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    arguments = prepared(PARALLEL, tmp_path, tmp_path / "run")
+    arguments = prepared(PARALLEL, tmp_path, tmp_path / "run")[0]
     assert Path(arguments[1]).read_text(encoding="utf-8") == "ein haus\ta house\näpfel\tapples\n"
     assert option(arguments, "--dev").read_text(encoding="utf-8") == "x\ty\n"
 
@@ -95,7 +98,7 @@ def test_a_plain_file_goes_before_its_gz(tmp_path: Path) -> None:
     recipe = BY_NAME["tag-ewt"]
     published(tmp_path, recipe)
     (tmp_path / f"{recipe.train[0]}.gz").write_bytes(gzip.compress(b""))
-    assert prepared(recipe, tmp_path, tmp_path / "run")[1] == str(tmp_path / recipe.train[0])
+    assert prepared(recipe, tmp_path, tmp_path / "run")[0][1] == str(tmp_path / recipe.train[0])
 
 
 def test_files_that_are_not_there_or_twice_are_named(tmp_path: Path) -> None:
@@ -140,9 +143,12 @@ def test_a_recipe_prints_its_command_and_runs_it(
     regard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = ("--epochs", "1", "--embed-dim", "8", "--hidden-dim", "16")
-    recipe = Published("spelt", "seq2seq", "s", "WER", "0", "us", ("w",), ("w-dev",), arguments=quick)
+    files_of = (("w",), ("w-dev",), ("w-test",))
+    recipe = Published(
+        "spelt", "seq2seq", "s", "WER", "0", "us", *files_of, arguments=quick, evaluate=("--length-penalty", "1")
+    )
     monkeypatch.setattr(module, "RECIPES", (recipe,))
-    for name, rows in (("w", spelt(40)), ("w-dev", spelt(10, seed=2))):
+    for name, rows in (("w", spelt(40)), ("w-dev", spelt(10, seed=2)), ("w-test", spelt(7, seed=3))):
         table(tmp_path / name, rows)
     run = tmp_path / "run"
     ended = regard("recipes", "spelt", "--data", tmp_path, "--out", run)
@@ -151,3 +157,6 @@ def test_a_recipe_prints_its_command_and_runs_it(
     command = ["regard", "train", *files, "--task", "seq2seq", *quick, "--out", run]
     assert shlex.split(ended.out.splitlines()[0]) == [str(word) for word in command]
     assert (run / "scores.json").exists()
+    later = shlex.join(["regard", "evaluate", str(run), str(tmp_path / "w-test"), "--length-penalty", "1"])
+    assert later in ended.out.splitlines()
+    assert "7 pairs" in ended.out

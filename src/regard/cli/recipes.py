@@ -29,8 +29,9 @@ def recipes(
 ) -> None:
     """List the trainings behind published figures, or run one.
 
-    To run one prints the `regard train` that it stands for. Data that are not published in a format that `regard train`
-    reads are put into one first, in the folder `data` of the run.
+    To run one prints the `regard train` that it stands for, and the `regard evaluate` where the test is not that of
+    training. Data that are not published in a format that `regard train` reads are put into one first, in the folder
+    `data` of the run.
     """
     from regard.training.recipes import RECIPES
 
@@ -46,11 +47,15 @@ def recipes(
     if recipe.train and data is None:
         wanted = ", ".join(recipe.train + recipe.dev + recipe.test)
         raise ArgumentError(f"{name} needs data: give --data FOLDER, with {wanted} somewhere below it")
-    arguments = prepared(recipe, data, out or Path("runs") / name)
-    print(shlex.join(["regard", *arguments]), flush=True)
     from regard.cli.app import run  # which imports this module
 
-    run(arguments)
+    for arguments in prepared(recipe, data, out or Path("runs") / name):
+        print(shlex.join(["regard", *arguments]), flush=True)
+        try:
+            run(arguments)
+        except SystemExit as ended:
+            if ended.code:
+                raise
 
 
 def listed(recipes: tuple[Published, ...]) -> str:
@@ -66,9 +71,9 @@ def listed(recipes: tuple[Published, ...]) -> str:
     return "\n".join([*lines, "", "published by:", *sources])
 
 
-def prepared(recipe: Published, data: Path | None, out: Path) -> list[str]:
-    """The arguments of ``regard`` that run a recipe, once its files are found, and put into form where they must be."""
-    arguments = ["train"]
+def prepared(recipe: Published, data: Path | None, out: Path) -> list[list[str]]:
+    """The arguments of each ``regard`` that a recipe takes, once its files are found, and put into form."""
+    arguments, later = ["train"], list[list[str]]()
     found = {} if data is None else _found(data, {*recipe.train, *recipe.dev, *recipe.test})
     if recipe.layout != "as published" and (out / "config.json").exists():
         raise RunError(f"{out}: there is a run already; choose another --out, or delete it first")
@@ -79,9 +84,12 @@ def prepared(recipe: Published, data: Path | None, out: Path) -> list[str]:
             if recipe.layout != "as published":
                 file = out / "data" / f"{option.removeprefix('--') or 'train'}.tsv"
                 _write(file, _labelled(*files) if recipe.layout == "label first" else _paired(*files))
-            arguments += [*filter(None, [option]), str(file)]
+            if option == "--test" and recipe.evaluate:
+                later.append(["evaluate", str(out), str(file), *recipe.evaluate])
+            else:
+                arguments += [*filter(None, [option]), str(file)]
     task = ["--task", recipe.task] if recipe.train else []
-    return [*arguments, *task, *recipe.arguments, "--out", str(out)]
+    return [[*arguments, *task, *recipe.arguments, "--out", str(out)], *later]
 
 
 def _found(folder: Path, names: set[str]) -> dict[str, Path]:
