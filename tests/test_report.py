@@ -52,8 +52,8 @@ def links(page: packing.Packed, number: int, example: int = 0) -> np.ndarray:
 
 
 def written(page: packing.Packed) -> int:
-    """Characters of base64."""
-    return sum(len(base64.b64encode(blob)) for blob in page.blobs.values())
+    """Characters of base64, and of what stands around it."""
+    return sum(len(base64.b64encode(blob)) + packing._TAG for blob in page.blobs.values())
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(7, None), (13, 5), (3, 11), (1, None), (257, None)])
@@ -136,6 +136,11 @@ def test_tokens_cannot_end_the_data(tmp_path: Path) -> None:
     assert "<img" not in content
     assert "<title>&lt;/title&gt;&lt;b&gt;&amp;</title>" in content
     assert "".join(about(path)["texts"][0]["examples"][0]["pieces"]).split() == " ".join(tokens).split()
+
+
+def test_a_character_cut_into_tokens_is_shown_once(tmp_path: Path) -> None:
+    told = about(by_hand.model(4).report(tmp_path / "out.html", tokens=["Ġa", "ĠðŁ", "ĻĤ", "!"]))
+    assert told["texts"][0]["examples"][0]["pieces"] == [" a", " \N{SLIGHTLY SMILING FACE}", "", "!"]
 
 
 def test_half_a_character_is_replaced(tmp_path: Path) -> None:
