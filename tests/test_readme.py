@@ -11,7 +11,9 @@ import pytest
 import torch
 from typer.main import get_command
 
+import regard as regard_package
 from commands import MODEL, Command, spelt, table
+from packaged import MINILM, folder_of
 from regard.cli.app import app
 
 pytest_plugins = ["command_fixtures"]
@@ -60,6 +62,23 @@ def test_the_first_block_of_code_runs_and_is_short(capsys: pytest.CaptureFixture
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
 
 
+def test_the_second_looks_into_a_model_and_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    put_minilm(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    _, code, *_ = blocks(README, "python")
+    exec(compile(code, "README.md", "exec"), {"regard": regard_package})
+    assert capsys.readouterr().out.startswith("torch.Size([1, 12, ")
+    assert (tmp_path / "look.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def put_minilm(folder: Path) -> None:
+    (folder / "models").mkdir()
+    (folder / "models" / "minilm").symlink_to(folder_of(MINILM) / "model", target_is_directory=True)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_on_a_page_is_one(page: Path) -> None:
     program = get_command(app)
@@ -77,6 +96,8 @@ def test_commands_work_in_their_order(
     (tmp_path / "new.txt").write_text("bad\ncab\n")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    if page == "README.md":
+        put_minilm(tmp_path)
     monkeypatch.chdir(tmp_path)
     done = set()
     for name, *arguments in commands((ROOT / page).read_text(encoding="utf-8")):

