@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 from torch.utils.checkpoint import checkpoint
 
 import regard
-from regard import Observe, causal, padding
-from regard.errors import ArgumentError, UnsupportedError
+from regard import Observe
+from regard.errors import UnsupportedError
 from regard.nn import MultiHeadAttention
 
 EVERYTHING = Observe(
@@ -358,67 +357,3 @@ def test_scripted_traced_exported_and_transformed_models_are_refused() -> None:
         torch.export.export(model, (x,))
     with regard.watch(model), pytest.raises(UnsupportedError, match="transformed"):
         torch.vmap(model)(x[:, None])
-
-
-# --- what the user gets wrong
-
-
-def by_hand() -> nn.Module:
-    model = nn.Linear(DIM, DIM)
-    model.forward = lambda x: (x @ x.mT).softmax(-1) @ x
-    return model
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"model": "bert"}, "expected a torch.nn.Module, got str"),
-        ({"what": "entropy"}, "expected an Observe"),
-        ({"what": Observe(received=torch.ones(3))}, "must be True or False"),
-        ({"layers": -1}, "expected names or numbers from 0, got -1"),
-        ({"layers": [1.5]}, "expected names or numbers from 0, got 1.5"),
-        ({"heads": ["a"]}, "expected numbers from 0, got 'a'"),
-        ({"memory": 0}, "number of bytes, got 0"),
-        ({"heads": 3}, "layer has 3 heads, from 0"),
-        ({"layers": "*.attn"}, r"'\*\.attn' fits none of the 1 modules that attended: layer"),
-        ({"layers": [0, 4]}, "4 fits none"),
-    ],
-)
-def test_law_10_errors_in_one_line(arguments: dict[str, Any], said: str) -> None:
-    options = {"model": TorchsLayer(), **arguments}
-    with pytest.raises(ArgumentError, match=said) as caught, regard.watch(**options):
-        options["model"](torch.randn(B, T, DIM))
-    assert "\n" not in str(caught.value)
-
-
-def test_attention_that_nobody_can_see_is_an_error() -> None:
-    model = by_hand()
-    with pytest.raises(UnsupportedError, match="no attention was seen"), regard.watch(model):
-        model(torch.randn(B, T, DIM))
-    with regard.watch(model) as seen:
-        pass
-    assert seen.layers == []
-
-
-def test_what_was_not_kept_cannot_be_asked_later() -> None:
-    layer = watched(TorchsLayer(), torch.randn(B, T, DIM))
-    with pytest.raises(UnsupportedError, match=re.escape("watch(model, keep=True)")):
-        layer.look(Observe(entropy=True))
-
-
-def test_layers_are_found_by_name() -> None:
-    model = TorchsLayer()
-    with regard.watch(model) as seen:
-        model(torch.randn(B, T, DIM))
-    assert seen["layer"] is seen.layers[0]
-    with pytest.raises(ArgumentError, match="no layer 'lay' was seen, but 1 others such as layer"):
-        seen["lay"]
-
-
-def test_our_masks_are_kept_as_they_are() -> None:
-    layer = MultiHeadAttention(DIM, HEADS)
-    with regard.watch(layer, keep=True) as seen:
-        layer(torch.randn(B, T, DIM), mask=causal() & padding(lengths=[7, 4]))
-    mask = seen.layers[0].kept.mask
-    assert len(mask.bands) == 1
-    assert not mask.tables  # nothing of the size of the scores
