@@ -1,6 +1,7 @@
 // A text to pick from: where a token looks, shaded, and who looks at it, underlined; both as lists, too.
 
 const LISTED = 8;
+const LIGHT_LINK = 0.1; // the scale of shades ends here at least: what is lighter never looks heavy
 const BLOCK = 400; // tokens after which the next end of a line begins a block of its own, drawn only when it is near
 const LONGEST_BLOCK = 1600;
 
@@ -239,7 +240,7 @@ class Text {
     const query = new Map();
     const key = isCross ? new Map() : query;
     const mark = (marks, unit, more) => marks.set(unit, { ...marks.get(unit), ...more });
-    const end = scaleEnd(out.length ? out[0][1] : 0);
+    const end = Math.max(LIGHT_LINK, scaleEnd(out.length ? out[0][1] : 0));
     for (const [unit, weight] of out) mark(key, unit, { shade: weight / end });
     for (const [unit, weight] of back) mark(query, unit, { line: Math.sqrt(weight / back[0][1]) });
     const most = received ? Math.max(...received.values()) : 0;
