@@ -34,8 +34,8 @@ def tab(page: Page, name: str) -> None:
 
 
 def told(page: Page, heading: str) -> dict[int, float]:
-    """One of the two lists: percents by index."""
+    """One of the two lists: percents by index, 0 where it says less than 0.1."""
     settled(page)
     rows = page.locator(".list", has=page.get_by_role("heading", name=heading)).locator("li").all_inner_texts()
-    found = [re.search(r"(\d+)\s+([\d.]+) %$", row.replace("\n", " ")) for row in rows]
-    return {int(match[1]): float(match[2]) for match in found}
+    found = [re.search(r"(\d+)\s+(< )?([\d.]+) %$", row.replace("\n", " ")) for row in rows]
+    return {int(match[1]): 0.0 if match[2] else float(match[3]) for match in found}

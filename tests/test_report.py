@@ -256,6 +256,6 @@ def test_a_widget_holds_what_the_page_holds() -> None:
 def test_without_anywidget_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(
-        errors.RegardError, match=r"needs anywidget, which is not installed: pip install 'regard\[look\]'"
+        errors.RegardError, match=r"needs anywidget, which is not installed: pip install 'regard\[notebook\]'"
     ):
         look.widget(by_hand.model(3))

@@ -33,7 +33,7 @@ def widget(seen: Seen, *, tokenizer: Any = None, tokens: Tokens | None = None, t
         import traitlets
     except ModuleNotFoundError as error:
         raise RegardError(
-            "a page in a notebook needs anywidget, which is not installed: pip install 'regard[look]'"
+            "a page in a notebook needs anywidget, which is not installed: pip install 'regard[notebook]'"
         ) from error
     found = page(seen, tokenizer=tokenizer, tokens=tokens, title=title)
 

@@ -60,7 +60,7 @@ function visible(text) {
 function percent(weight) {
   const value = 100 * weight;
   if (value >= 9.95 || value === 0) return `${value.toFixed(0)} %`;
-  return `${value >= 0.095 ? value.toFixed(1) : value.toPrecision(1)} %`;
+  return value < 0.05 ? "< 0.1 %" : `${value.toFixed(1)} %`;
 }
 
 function number(value) {
