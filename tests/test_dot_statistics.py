@@ -145,6 +145,19 @@ def test_a_fault_is_told_as_the_matrix_tells_it(dtype: torch.dtype, fault: float
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_infinite_query_weighs_nan(dtype: torch.dtype, sign: int) -> None:
+    query, key = (torch.randn(1, 2, n, 5, dtype=dtype) for n in (13, 11))
+    key[..., 2] = key[..., 2].abs()  # all scores of the query are infinite, of one sign
+    query[0, 1, 3, 2] = sign * torch.inf
+    _, seen = regard.attention(query, key, key, observe=Observe(**ASKED), impl="sdpa")
+    for name in ("entropy", "max", "logsumexp", "position", "distance"):
+        assert getattr(seen, name).isnan().nonzero().tolist() == [[0, 1, 3]]
+    assert seen.received.isnan().all(-1).tolist() == [[False, True]]
+    assert seen.top.weights.isnan().any(-1).nonzero().tolist() == [[0, 1, 3]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("mask", [regard.causal(offset=-3), regard.window(2, offset=0), regard.window(3, offset=9)])
 def test_queries_before_and_behind_all_keys(dtype: torch.dtype, mask: regard.Mask) -> None:
     for sizes in BLOCKS:

@@ -171,6 +171,9 @@ def _statistics(
     causal: bool,
 ) -> Observation:
     """Of the weights found, or, where there are none, from blocks of them or from a matrix made for it."""
+    if call.mask is None and bias is None:  # an infinite query has no finite score: its weights are NaN
+        infinite = given.query.isinf().any(-1, keepdim=True)
+        given = given._replace(query=given.query.masked_fill(infinite, torch.nan))
     if found is None and _worth_streaming(what, given.query, given.key):
         return _streamed(call, what, given, bias, scale)
     if causal and call.mask is not None:
