@@ -46,8 +46,7 @@ def test_minilm_in_a_padded_batch() -> None:
 
 
 def smollm2(attention: str) -> tuple[Any, Any]:
-    if find_spec("gguf") is None:
-        pytest.skip("gguf, by which transformers reads the model, is not installed")
+    pytest.importorskip("gguf", reason="gguf, by which transformers reads this model, is not installed")
     folder = folder_of(SMOLLM2)
     options = {"gguf_file": next(folder.glob("*.gguf")).name}
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options, attn_implementation=attention)
