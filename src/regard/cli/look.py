@@ -10,6 +10,7 @@ from typer import Argument, Context, Option
 from regard.cli.options import Beam, LengthPenalty, NBest, at_least_1, given
 
 
+# As long as it has options: Typer reads them off the signature
 def look(
     context: Context,
     run: Annotated[
