@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -14,3 +16,12 @@ settings.register_profile(
     "regard", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("regard")
+
+
+@pytest.fixture
+def nothing_is_left_behind() -> Iterator[None]:
+    """What a watch changes for a while is as it was."""
+    torch.manual_seed(0)
+    yield
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert not torch._C._is_torch_function_mode_enabled()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,15 +19,10 @@ WEIGHTS = Observe(weights=True)
 B, T, DIM, HEADS = 2, 7, 12, 3
 PADDING = torch.zeros(B, T, dtype=torch.bool)
 PADDING[1, 4:] = True
-pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    torch.manual_seed(0)
-    yield
-    assert torch.backends.mha.get_fastpath_enabled()
-    assert not torch._C._is_torch_function_mode_enabled()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning"),
+    pytest.mark.usefixtures("nothing_is_left_behind"),
+]
 
 
 class Own(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,14 +23,7 @@ EVERYTHING = Observe(
     weights=True, entropy=True, received=True, top=3, position=True, max=True, distance=True, offsets=(0, -1)
 )
 B, T, DIM, HEADS = 2, 7, 12, 3
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    torch.manual_seed(0)
-    yield
-    assert torch.backends.mha.get_fastpath_enabled()
-    assert not torch._C._is_torch_function_mode_enabled()
+pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
 
 class Torchs(nn.Module):
