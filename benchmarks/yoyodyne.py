@@ -69,8 +69,8 @@ def ours(train: str, test: str, like: bool) -> Side:
     """regard's side, with batches of like length or in any order."""
     import torch
 
+    from regard._symbols import BOS, EOS, PAD
     from regard.models import RecurrentConfig, RecurrentSeq2Seq, beam_search
-    from regard.models.symbols import BOS, EOS, PAD
 
     pairs, others = read(train), read(test)
     units = [{u: 4 + i for i, u in enumerate(sorted({u for p in pairs for u in p[s]}))} for s in (0, 1)]

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Arc, Circle
 
 from regard.look import position_encoding, save
-from regard.look.panels import COLOURS, DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, plain
-from regard.look.plots import CURVES
+from regard.look.pictures.heat_maps import CURVES
+from regard.look.pictures.layout import COLOURS, DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, plain
 from regard.positions import ALiBi, Rotary, T5Bias, sinusoidal
 
 BLUE, PALE, ORANGE = CURVES[0], CURVES[1], CURVES[2]

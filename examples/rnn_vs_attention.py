@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from regard.bench.measure import interleaved
 from regard.look import save
-from regard.look.panels import DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, plain
-from regard.look.plots import CURVES
+from regard.look.pictures.heat_maps import CURVES
+from regard.look.pictures.layout import DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, plain
 from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Sinusoidal
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.functional import Mask, Observe, ScaledDot, attention, causal
-from regard.look.seen import Kept, Layer, Seen
+from regard.look.record import Kept, Layer, Seen
 
 WHAT = Observe(entropy=True, received=True, top=8, distance=True, offsets=(0, -1))
 

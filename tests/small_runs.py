@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from regard.data.pairs import Example, Pairs, Units
 from regard.models import Config, RecurrentConfig, TransformerConfig
-from regard.training.data import Example, Pairs, Units
-from regard.training.module import Recipe, Training
-from regard.training.seq2seq import Seq2SeqRun
+from regard.tasks.seq2seq import Seq2SeqRun
+from regard.training.lightning_module import Recipe, Training
 from regard.training.trainer import Outcome, fit, remember
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from regard._version import __version__
+
 if TYPE_CHECKING:
     from regard import errors, nn, positions
     from regard.functional import (
@@ -29,10 +31,9 @@ if TYPE_CHECKING:
         padding,
         window,
     )
-    from regard.look.watch import watch
-    from regard.nn._torch import convert
+    from regard.look.watching.watch import watch
+    from regard.nn._torch_multi_head import convert
 
-__version__ = "0.1.0"
 __all__ = [
     "Additive",
     "Dot",
@@ -62,7 +63,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"regard.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    home = {"convert": "regard.nn._torch", "watch": "regard.look.watch"}.get(name, "regard.functional")
+    homes = {"convert": "regard.nn._torch_multi_head", "watch": "regard.look.watching.watch"}
+    home = homes.get(name, "regard.functional")
     globals()[name] = found = getattr(importlib.import_module(home), name)
     return found
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from regard._symbols import UNK
+from regard.data.batches import encode
+from regard.data.pairs import Example, Pairs, Units, read_pairs, read_sources, unseen_notes
+from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError
-from regard.models.symbols import UNK
-from regard.training.batches import encode
-from regard.training.data import Example, Pairs, Units, read_pairs, read_sources, unseen_notes
-from regard.training.metrics import score_units
-from regard.training.vocabulary import Vocabulary
+from regard.tasks.metrics import score_units
 
 CHARS = Units("chars")
 
 # What a run derives from its data: vocabulary, ids, parts and batches, as JSON in ASCII.
 DERIVED = """
 import json, sys
-from regard.training.batches import TokenBudgetSampler, encode
-from regard.training.data import read_pairs
-from regard.training.splits import split_off
-from regard.training.vocabulary import Vocabulary
+from regard.data.batches import TokenBudgetSampler, encode
+from regard.data.pairs import read_pairs
+from regard.data.splits import split_off
+from regard.data.vocabulary import Vocabulary
 pairs = read_pairs(sys.argv[1])
 train, dev = split_off(pairs, seed=3)
 letters = Vocabulary.from_units({unit for example in train.examples for unit in example.source})
@@ -39,8 +39,8 @@ print(json.dumps([pairs.notes, dev.examples, letters.to_json(), phones.to_json()
 # The same of columns with features, in a normal form and in subwords, and of lines that ask for answers.
 DERIVED_WITH_FEATURES = """
 import json, sys
-from regard.training.data import cut, learn_units, read_sources, vocabularies
-from regard.training.texts import read_texts
+from regard.data.pairs import cut, learn_units, read_sources, vocabularies
+from regard.data.pair_rows import read_texts
 texts = read_texts(sys.argv[1], normal="nfd")
 units = learn_units(texts, "subword", "subword", size=60, shared=True)
 pairs = cut(texts, *units)

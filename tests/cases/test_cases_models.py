@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from regard._symbols import BOS, EOS, PAD
 from regard.errors import ArgumentError
 from regard.functional import Observe
 from regard.models import (
@@ -20,7 +21,6 @@ from regard.models import (
     beam_search,
     build,
 )
-from regard.models.symbols import BOS, EOS, PAD
 from tables import Table, TableDecoder, drawn_table
 
 SCORES = ["additive", "dot", "scaled_dot", "general", None]

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from regard.training.batches import TokenBudgetSampler
-from regard.training.data import Units, read_pairs
-from regard.training.seq2seq import Seq2SeqRun
+from regard.data.batches import TokenBudgetSampler
+from regard.data.pairs import Units, read_pairs
+from regard.tasks.seq2seq import Seq2SeqRun
 from regard.training.trainer import fit
 from small_runs import at_update, backwards, new_run, recipe, rows, silent
 

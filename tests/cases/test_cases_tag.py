@@ -13,10 +13,10 @@ import conllu
 import pytest
 import torch
 
+from regard.data.conllu import read
 from regard.errors import DataError
 from regard.models.tagger import Tagger, TaggerConfig, Words
-from regard.training.conllu import read
-from regard.training.tag import Example, Tagged, TagRun
+from regard.tasks.tag import Example, Tagged, TagRun
 
 WORDS, CHARACTERS, LABELS = 11, 13, 5
 SENTENCES = {3: [4, 5, 6], 5: [7, 8, 9, 4, 4], 7: [5, 6, 7, 8, 9, 10, 4]}
@@ -122,7 +122,7 @@ def test_x4_a_tag_that_training_never_saw_is_no_target() -> None:
 DERIVED = """
 import json, sys
 from regard.models.tagger import TaggerConfig
-from regard.training.tag import TagRun, read_tagged
+from regard.tasks.tag import TagRun, read_tagged
 split = read_tagged(sys.argv[1])
 config = TaggerConfig(0, 0, 0, embed_dim=5, character_dim=4, hidden_dim=6)
 run = TagRun.new(split, config, column="upos", seed=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.look.words import Words
+from regard.look.reading.words import Words
 
 CUT = {
     "##": ["the", "un", "##seen", "the", "##m", "the", "un", "##seen"],

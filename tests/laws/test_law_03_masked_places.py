@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from drawn import MASKS, SHAPES, Call, calls, fixed_like, gradients, make_call
-from regard.functional import shield
+from regard.functional import nonfinite as shield
 
 JUNK = [torch.nan, torch.inf, -torch.inf, 3e38]
 MASKING = [name for name in MASKS if name != "none"]

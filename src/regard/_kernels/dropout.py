@@ -17,8 +17,8 @@ _NUMBER = 2.4  # nanoseconds, a quarter of which it takes: torch's threads are a
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float, seed: Tensor) -> Tensor:
-        from regard._kernels import cpu
-        from regard._kernels.numba_dropout import drop
+        from regard._kernels.cpu import additive as cpu
+        from regard._kernels.cpu.loops.dropout import drop
 
         ctx.p, ctx.seed = p, seed
         x = x.detach().contiguous()

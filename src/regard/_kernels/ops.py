@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._kernels.statistics import Asked
+from regard._kernels.statistics.from_weights import Asked
 from regard.errors import UnsupportedError
 
 __all__ = ["additive", "statistics"]
@@ -55,10 +55,10 @@ def _additive(
     kernel: str,
 ) -> tuple[Tensor, Tensor]:
     if kernel == "triton":
-        from regard._kernels import triton
+        from regard._kernels.triton import additive as triton
 
         return triton.forward(triton.Inputs(query, key, value, weight, bias, table, keep, low, high), seed, dropout_p)
-    from regard._kernels import cpu
+    from regard._kernels.cpu import additive as cpu
 
     problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
     output, saved = cpu.forward(problem, cpu.dropout(dropout_p, seed), save)
@@ -92,11 +92,11 @@ def _backward_of(
     kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     if kernel == "triton" and output is not None:
-        from regard._kernels import triton
+        from regard._kernels.triton import additive as triton
 
         inputs = triton.Inputs(query, key, value, weight, bias, table, keep, low, high)
         return triton.backward(inputs, of_output, output, saved, seed, dropout_p)
-    from regard._kernels import cpu
+    from regard._kernels.cpu import additive as cpu
 
     problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
     shape = (*problem.query.shape[:2], value.shape[-1])
@@ -200,12 +200,13 @@ def _statistics(
 ) -> list[Tensor]:
     asked = Asked(names, received, rows, top, offsets)
     if kernel == "triton":
-        from regard._kernels import triton
+        from regard._kernels.triton import additive as triton
 
         inputs = triton.Inputs(query, key, value, weight, bias, table, keep, low, high)
         found = triton.gather(inputs, asked)
     else:
-        from regard._kernels import cpu, cpu_statistics
+        from regard._kernels.cpu import additive as cpu
+        from regard._kernels.cpu import additive_statistics as cpu_statistics
 
         problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
         found = cpu_statistics.gather(problem, asked)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numba import njit
 
-from regard._kernels import cpu, numba_packed
+from regard._kernels.cpu import additive as cpu
+from regard._kernels.cpu.loops import additive_packed as numba_packed
 
 __all__ = ["report"]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from regard.cli.notes import note
+from regard.cli.messages import note
 from regard.cli.options import Beam, LengthPenalty, RunDirectory, given
 
 
@@ -27,9 +27,9 @@ def evaluate(
     """
     from rich.console import Console
 
-    from regard.training.metrics import table
-    from regard.training.seq2seq import Search, Seq2SeqRun
-    from regard.training.tasks import open_run
+    from regard.tasks.metrics import table
+    from regard.tasks.registry import open_run
+    from regard.tasks.seq2seq import Search, Seq2SeqRun
 
     opened = open_run(run)
     searched = {"beam", "length_penalty"} if isinstance(opened, Seq2SeqRun) else set()

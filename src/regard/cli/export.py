@@ -23,9 +23,9 @@ def export(
     """
     if to != "onnx":
         raise ArgumentError(f"--to: expected onnx, the one format there is, got {to!r}")
-    from regard.training.export import export_run
-    from regard.training.seq2seq import Seq2SeqRun
-    from regard.training.tasks import open_run
+    from regard.tasks.onnx_folder import export_run
+    from regard.tasks.registry import open_run
+    from regard.tasks.seq2seq import Seq2SeqRun
 
     opened, folder = open_run(run), out or run / to
     if not isinstance(opened, Seq2SeqRun):

@@ -53,10 +53,10 @@ def look(
     a table tells the heads that look at one place, such as the previous token, and what an answer was read from; a
     page shows all heads and tokens. Nothing is fetched from the network.
     """
-    from regard.look.target import is_model
+    from regard.look.local_models import is_model
 
     if is_model(run):
-        from regard.cli.models import look as look_at_model
+        from regard.cli.look_model import look as look_at_model
 
         if len(texts) != 1:
             context.fail(f"expected one TEXT for a language model, got {len(texts)}; quote it")
@@ -64,7 +64,7 @@ def look(
         look_at_model(run, texts[0], out, options)
         return
     from regard.cli.tasks import TASKS
-    from regard.training.tasks import open_run
+    from regard.tasks.registry import open_run
 
     out = out or run / "look.png"
     page = out.suffix == ".html"

@@ -25,7 +25,7 @@ def predict(
     with the tags in their column. What is to be said about them goes to standard error.
     """
     from regard.cli.tasks import TASKS
-    from regard.training.tasks import open_run
+    from regard.tasks.registry import open_run
 
     opened = open_run(run)
     task = TASKS[opened.task]

@@ -15,7 +15,7 @@ from typer import Argument, Context, Option
 from regard.errors import ArgumentError, DataError, RunError
 
 if TYPE_CHECKING:
-    from regard.training.recipes import Published
+    from regard.cli.published_figures import Published
 
 
 def recipes(
@@ -33,7 +33,7 @@ def recipes(
     training. Data that are not published in a format that `regard train` reads are put into one first, in the folder
     `data` of the run.
     """
-    from regard.training.recipes import RECIPES
+    from regard.cli.published_figures import RECIPES
 
     if name is None:
         if data is not None or out is not None:
@@ -122,7 +122,7 @@ def _labelled(file: Path) -> Iterator[str]:
 
 def _paired(source: Path, target: Path) -> Iterator[str]:
     """``source TAB target`` of the lines of two parallel files, in lower case."""
-    from regard.training.lines import read_lines
+    from regard.data.lines import read_lines
 
     for number, sides in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if None in sides:
@@ -132,7 +132,7 @@ def _paired(source: Path, target: Path) -> Iterator[str]:
 
 
 def _write(path: Path, lines: Iterator[str]) -> None:
-    from regard.training.files import write, writing
+    from regard._files import write, writing
 
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from regard.cli.tasks import TASKS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.training.module import Recipe
+    from regard.training.lightning_module import Recipe
 
 _UNITS = ("units", "source_units", "target_units")
 _OF_ALL = {  # options of every task
@@ -199,8 +199,8 @@ def train(
     """
     from rich.console import Console
 
-    from regard.cli.fitting import begin
-    from regard.cli.fitting import resume as go_on
+    from regard.cli.train_run import begin
+    from regard.cli.train_run import resume as go_on
     from regard.training.processes import joined, rank
 
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -237,7 +237,7 @@ def _check(context: Context, given: set[str]) -> None:
 
 
 def _guess(data: Path | None, columns: str | None, console: Console) -> str:
-    from regard.training.guess import guess_task
+    from regard.data.task_guess import guess_task
 
     if data is None:
         return "seq2seq"
@@ -268,7 +268,7 @@ def _options(context: Context, given: set[str], task: str) -> dict[str, Any]:
 
 
 def _recipe(options: dict[str, Any], task: str) -> Recipe:
-    from regard.training.module import Recipe
+    from regard.training.lightning_module import Recipe
 
     length = {name: options[name] for name in ("minutes", "epochs")}
     if length == {"minutes": None, "epochs": None}:

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from regard._kernels import dot_statistics, reference, sdpa
+from regard._kernels import reference, sdpa
+from regard._kernels.statistics import dot as dot_statistics
+from regard.functional.additive import attend_additive, broadcast, four_axes, observe_additive
 from regard.functional.checks import autocast_dtype, check_arguments, check_observe
-from regard.functional.choice import Impl, choose, explain
-from regard.functional.fused import attend_additive, broadcast, four_axes, observe_additive
-from regard.functional.listening import is_heard
+from regard.functional.kernel_choice import Impl, choose, explain
 from regard.functional.masks import Mask
+from regard.functional.nonfinite import Shielded, shield, spoiled_rows
 from regard.functional.observe import Observation, Observe, answered, asked_of, summarise
+from regard.functional.reporting import is_heard
 from regard.functional.scores import Additive, ScaledDot, Score
-from regard.functional.shield import Shielded, shield, spoiled_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard._kernels.statistics import Asked
+from regard._kernels.statistics.from_weights import Asked
 from regard.errors import ArgumentError
 
 __all__ = ["Observation", "Observe", "Top"]

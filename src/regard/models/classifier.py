@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import torch
 from torch import nn
 
+from regard._symbols import BOS, PAD, UNK
 from regard.errors import ArgumentError
 from regard.functional import padding
-from regard.models.checks import check_at_least_1, check_lengths, check_shares
+from regard.models.config_checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
-from regard.models.recurrence import read
-from regard.models.symbols import BOS, PAD, UNK
 from regard.nn import AttentionPooling, BlockConfig, Dropout, TransformerEncoder
+from regard.nn._recurrent import read
 from regard.positions import Sinusoidal
 
 if TYPE_CHECKING:

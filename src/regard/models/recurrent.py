@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import torch
 from torch import nn
 
+from regard._symbols import PAD
 from regard.errors import ArgumentError
 from regard.functional import Additive, padding
-from regard.functional.listening import is_heard, tell
+from regard.functional.reporting import is_heard, tell
 from regard.models.cells import GRUCell, LSTMCell
-from regard.models.checks import check_at_least_1, check_lengths, check_shares
+from regard.models.config_checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
-from regard.models.recurrence import fusible, read
-from regard.models.symbols import PAD
 from regard.nn import BahdanauAttention, Dropout, LuongAttention
+from regard.nn._recurrent import fusible, read
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -126,8 +126,8 @@ class RecurrentSeq2Seq(Pretrained):
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> Memory:
         """Read the sources, ``lengths`` tokens each; what lies behind is padding.
 
-        Torch exports no packed sequences, and would unroll plain ones: `regard.models.export` has the recurrence as one
-        operator, which goes on at `remember`.
+        Torch exports no packed sequences, and would unroll plain ones: `regard.models.onnx_graphs` has the recurrence
+        as one operator, which goes on at `remember`.
         """
         check_lengths(source, lengths)
         return self.remember(*read(self.encoder, self.dropout(self.source_embedding(source)), lengths), lengths)
@@ -178,8 +178,8 @@ class RecurrentSeq2Seq(Pretrained):
         self, embedded: Float[Tensor, "B T E"], memory: Memory
     ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T H"] | None]:
         """What `_loop` gives, with the gradients of all steps written out."""
-        from regard._kernels import recurrence as fused
-        from regard._kernels.cpu import Masked
+        from regard._kernels.cpu import recurrence as fused
+        from regard._kernels.cpu.additive import Masked
 
         cell = fused.GRU if self.config.cell == "gru" else fused.LSTM_OUTPUT_FIRST
         state, attention = torch.stack(self.start(memory)).squeeze(2), self.attention

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
+from regard._symbols import BOS, EOS, PAD, UNK
 from regard.errors import ArgumentError
 from regard.functional import Observe
-from regard.models.symbols import BOS, EOS, PAD, UNK
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

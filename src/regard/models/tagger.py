@@ -9,11 +9,11 @@ from torch import nn
 
 from regard.errors import ArgumentError
 from regard.functional import padding
-from regard.models._words import Words, WordVectors
-from regard.models.checks import check_at_least_1, check_lengths, check_shares
+from regard.models.config_checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
-from regard.models.recurrence import read
+from regard.models.word_vectors import Words, WordVectors
 from regard.nn import BlockConfig, Dropout, TransformerEncoder
+from regard.nn._recurrent import read
 from regard.positions import Sinusoidal
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import nn
 
+from regard._symbols import PAD
 from regard.errors import ArgumentError
 from regard.functional import Observation, padding
-from regard.models.checks import check_at_least_1, check_lengths, check_shares
+from regard.models.config_checks import check_at_least_1, check_lengths, check_shares
 from regard.models.pretrained import Pretrained
-from regard.models.symbols import PAD
 from regard.nn import BlockConfig, Dropout, TransformerDecoder, TransformerEncoder
 from regard.positions import ALiBi, Learned, Rotary, Shaw, Sinusoidal, T5Bias
 

@@ -7,14 +7,14 @@ head in the single-head layers.
 
 from __future__ import annotations
 
+from regard.nn._attention_pooling import AttentionPooling
 from regard.nn._block import BlockConfig, BlockObservation, DecoderBlock, EncoderBlock
-from regard.nn._cache import KeyValueCache
-from regard.nn._decoder import BahdanauAttention, LuongAttention
+from regard.nn._decoder_attention import BahdanauAttention, LuongAttention
 from regard.nn._dropout import Dropout
+from regard.nn._kv_cache import KeyValueCache
 from regard.nn._multi_head import MultiHeadAttention
-from regard.nn._pooling import AttentionPooling
 from regard.nn._single_head import CrossAttention, SelfAttention
-from regard.nn._torch import TorchMultiheadAttention
+from regard.nn._torch_multi_head import TorchMultiheadAttention
 from regard.nn._transformer import DecoderObservation, DecoderState, TransformerDecoder, TransformerEncoder
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
-from regard.nn._cache import KeyValueCache
 from regard.nn._dropout import Dropout
+from regard.nn._kv_cache import KeyValueCache
 from regard.nn._multi_head import MultiHeadAttention
 from regard.nn._parts import check_dropout, glorot_
 

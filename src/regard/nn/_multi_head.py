@@ -13,10 +13,10 @@ from torch.overrides import handle_torch_function
 from regard.errors import ArgumentError
 from regard.functional import Mask, Observation, Observe, attention, window
 from regard.functional.checks import check_bias
-from regard.functional.listening import is_heard
-from regard.nn._cache import KeyValueCache
+from regard.functional.reporting import is_heard
+from regard.nn._kv_cache import KeyValueCache
 from regard.nn._parts import HeadScore, as_mask, check_dropout, check_size, glorot_, with_causal
-from regard.nn._torch import take_torch_state
+from regard.nn._torch_multi_head import take_torch_state
 from regard.positions import Relative
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.errors import ArgumentError
 from regard.functional import Mask
 from regard.nn._block import BlockConfig, DecoderBlock, EncoderBlock
-from regard.nn._cache import KeyValueCache, check_rows
+from regard.nn._kv_cache import KeyValueCache, check_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -16,9 +16,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard._files import write, writing
+from regard.tasks.metrics import Scores
 from regard.training import processes
-from regard.training.files import write, writing
-from regard.training.metrics import Scores
 
 if TYPE_CHECKING:
     from rich.console import Console

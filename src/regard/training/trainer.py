@@ -17,14 +17,14 @@ import torch
 from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, Dataset
 
+from regard.data.batches import TokenBudgetSampler
+from regard.data.splits import Keep
 from regard.errors import RunError
+from regard.tasks.metrics import Scores
+from regard.tasks.run import Run
 from regard.training import processes
-from regard.training.batches import TokenBudgetSampler
 from regard.training.callbacks import Bar, Best, Pace, Resume, Stop
-from regard.training.metrics import Scores
-from regard.training.module import Recipe, Training
-from regard.training.run import Run
-from regard.training.splits import Keep
+from regard.training.lightning_module import Recipe, Training
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.notes import counted, note
+from regard._wording import count
+from regard.cli.messages import counted, note
 from regard.errors import ArgumentError
-from regard.training.wording import count
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.training.classify import Answer, ClassifyRun
-    from regard.training.labelled import LabelledTexts
+    from regard.data.labelled_texts import LabelledTexts
+    from regard.tasks.classify import Answer, ClassifyRun
 
 # The options of `regard train` that have an effect, and what they are when left out
 OPTIONS: dict[str, Any] = {
@@ -43,7 +43,7 @@ OF_LOOK: set[str] = set()
 
 def read(path: str, options: dict[str, Any]) -> LabelledTexts:
     """Texts to train on."""
-    from regard.training.labelled import read_labelled
+    from regard.data.labelled_texts import read_labelled
 
     columns, units = options["columns"], options["units"]
     if units not in (None, "words", "chars"):
@@ -55,7 +55,7 @@ def read(path: str, options: dict[str, Any]) -> LabelledTexts:
 def new(texts: LabelledTexts, options: dict[str, Any]) -> ClassifyRun:
     """A run for these texts."""
     from regard.models import ClassifierConfig
-    from regard.training.classify import ClassifyRun
+    from regard.tasks.classify import ClassifyRun
 
     sizes = {name: options[name] for name in ("hidden_dim", "layers") if name in options}
     config = ClassifierConfig(
@@ -79,7 +79,7 @@ def about(run: ClassifyRun) -> str:
 def show(run: ClassifyRun, examples: list[Any], directory: Path, console: Console) -> None:
     """Tell and draw what becomes of a few texts."""
     from regard.look import save
-    from regard.look.pooling import pooled
+    from regard.look.pictures.shaded_text import pooled
 
     answers = list(run.predict_units([example.text for example in examples], weights=True))
     for example, answer in zip(examples, answers, strict=True):
@@ -92,7 +92,7 @@ def show(run: ClassifyRun, examples: list[Any], directory: Path, console: Consol
 
 def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
     """A label for each line."""
-    from regard.training.labelled import read_texts
+    from regard.data.labelled_texts import read_texts
 
     if file == "-" and sys.stdin.isatty():
         note("a text a line; Ctrl-D ends")
@@ -113,8 +113,8 @@ def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
 def look(run: ClassifyRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
     """Classify each text, and draw which of its words that was read from."""
     from regard.look import save
-    from regard.look.pooling import pooled
-    from regard.look.watch import watch
+    from regard.look.pictures.shaded_text import pooled
+    from regard.look.watching.watch import watch
 
     answers = list(run.predict(texts, weights=True))
     for text, answer in zip(texts, answers, strict=True):

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.notes import Tally, counted, note
+from regard.cli.messages import Tally, counted, note
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from regard.data.pairs import Pairs
     from regard.models import Config
-    from regard.training.data import Pairs
-    from regard.training.seq2seq import Answer, Search, Seq2SeqRun
+    from regard.tasks.seq2seq import Answer, Search, Seq2SeqRun
 
 # The options of `regard train` that have an effect, and what they are when left out
 OPTIONS: dict[str, Any] = {
@@ -65,8 +65,8 @@ OF_LOOK = {"beam", "n_best", "length_penalty", "heads"}
 
 def read(path: str, options: dict[str, Any]) -> Pairs:
     """Pairs to train on, cut as the options say or as can be guessed."""
-    from regard.training.data import cut, learn_units
-    from regard.training.texts import read_texts
+    from regard.data.pair_rows import read_texts
+    from regard.data.pairs import cut, learn_units
 
     columns = None if options["columns"] is None else options["columns"].split(",")
     texts = read_texts(path, columns=columns, normal=options["normalize"], keep=options["keep"])
@@ -77,7 +77,7 @@ def read(path: str, options: dict[str, Any]) -> Pairs:
 
 def new(pairs: Pairs, options: dict[str, Any]) -> Seq2SeqRun:
     """A run for these pairs."""
-    from regard.training.seq2seq import Seq2SeqRun
+    from regard.tasks.seq2seq import Seq2SeqRun
 
     config, shared = _config(options, len(pairs)), options["shared"]
     return Seq2SeqRun.new(pairs, config, max_length=options["max_length"], seed=options["seed"], shared=shared)
@@ -125,11 +125,11 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
     """Tell and draw what becomes of a few examples."""
     from rich.cells import cell_len, set_cell_size
 
+    from regard.data.pair_columns import compose
+    from regard.data.pairs import source_text
     from regard.look import alignments, save
-    from regard.look.answers import pictures
-    from regard.training.columns import compose
-    from regard.training.data import source_text
-    from regard.training.seq2seq import Search
+    from regard.look.pictures.of_answers import pictures
+    from regard.tasks.seq2seq import Search
 
     answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
     # A TAB would put the answers out of line
@@ -146,9 +146,9 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
 
 def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
     """An answer for each line."""
-    from regard.training.columns import compose
-    from regard.training.data import source_text
-    from regard.training.seq2seq import Search
+    from regard.data.pair_columns import compose
+    from regard.data.pairs import source_text
+    from regard.tasks.seq2seq import Search
 
     search = Search(options["beam"], options["n_best"], options["length_penalty"])
     tally = Tally()
@@ -162,8 +162,8 @@ def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
 
 
 def _answers(run: Seq2SeqRun, file: str, search: Search) -> Iterator[Answer]:
-    from regard.training.data import read_sources
-    from regard.training.lines import read_lines
+    from regard.data.lines import read_lines
+    from regard.data.pairs import read_sources
 
     if file != "-" or not sys.stdin.isatty():
         yield from run.predict_units(read_sources(file, run.source_units, run.columns, run.normal), search)
@@ -195,9 +195,9 @@ def _json(answer: Answer, source: str) -> str:
 def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
     """Answer each text, and draw which units of it each unit of the answer attended to."""
     from regard.look import alignments, grid, save
-    from regard.look.answers import grids, pictures, watched
+    from regard.look.pictures.of_answers import grids, pictures, watched
     from regard.models import RecurrentConfig
-    from regard.training.seq2seq import Search
+    from regard.tasks.seq2seq import Search
 
     search = Search(options["beam"], options["n_best"], options["length_penalty"], weights=True)
     if not run.model.config.attends:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.notes import counted, note
+from regard.cli.messages import counted, note
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.training.conllu import Sentence
-    from regard.training.tag import Tagged, TagRun
+    from regard.data.conllu import Sentence
+    from regard.tasks.tag import Tagged, TagRun
 
 # The options of `regard train` that have an effect, and what they are when left out
 OPTIONS: dict[str, Any] = {
@@ -41,7 +41,7 @@ OF_LOOK = {"heads"}
 
 def read(path: str, options: dict[str, Any]) -> Tagged:
     """Sentences to train on."""
-    from regard.training.tag import read_tagged
+    from regard.tasks.tag import read_tagged
 
     return read_tagged(path, options["tag"], options["keep"])
 
@@ -49,7 +49,7 @@ def read(path: str, options: dict[str, Any]) -> Tagged:
 def new(sentences: Tagged, options: dict[str, Any]) -> TagRun:
     """A run for these sentences."""
     from regard.models import TaggerConfig
-    from regard.training.tag import TagRun
+    from regard.tasks.tag import TagRun
 
     config = TaggerConfig(
         0,
@@ -83,7 +83,7 @@ def show(run: TagRun, examples: list[Any], directory: Path, console: Console) ->
 
 def predict(run: TagRun, file: str, options: dict[str, Any]) -> None:
     """The lines of the file, each word with its tag."""
-    from regard.training import conllu
+    from regard.data import conllu
 
     sentences = conllu.read(file)
     groups: Iterable[Iterable[Sentence]] = [sentences]
@@ -104,8 +104,8 @@ def _objects(run: TagRun, sentences: Iterable[Sentence]) -> Iterator[str]:
 def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
     """Tag each text, and draw which words each of its words attended to."""
     from regard.look import alignments, grid, save
-    from regard.look.plots import Alignment
-    from regard.look.watch import watch
+    from regard.look.pictures.heat_maps import Alignment
+    from regard.look.watching.watch import watch
 
     if not run.model.config.attends:
         raise ArgumentError(

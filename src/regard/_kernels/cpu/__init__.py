@@ -1,0 +1,1 @@
+"""Kernels for the CPU: additive attention, recurrences and statistics, in loops that Numba compiles."""

@@ -1,0 +1,117 @@
+"""The commands' part in language models that are no runs: what their heads look at, told and shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.messages import note
+from regard.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from regard.look.local_models import Looked, Passage, Target
+    from regard.look.reading.heads import Summary
+
+_PAGE = Path("look.html")
+_MOST = 20  # rows of a table
+_COLUMNS = ("first", "previous", "itself", "separators", "distance", "entropy")
+
+
+def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> None:
+    """Run a model over a text, tell what its heads look at, and write the page."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client
+    if not sys.stderr.isatty():
+        os.environ["TQDM_DISABLE"] = "1"  # progress is for people
+    from regard.look.local_models import Target
+
+    text = _text(text)
+    target = Target.open(path)
+    looked = target.look(text, generate=options["generate"])
+    if looked.cut:
+        note("the text of {:,} tokens is cut to the {:,} that the model takes".format(*looked.cut))
+    heads = looked.seen.summary(target.separators)
+    if options["as_json"]:
+        print(_json(target, looked, heads))
+    else:
+        _tell(looked, heads)
+    if out is not None or not options["as_json"]:
+        written = looked.seen.report(out or _PAGE, tokenizer=target.tokenizer, tokens=looked.tokens, title=target.name)
+        print(written, file=sys.stderr if options["as_json"] else sys.stdout)
+
+
+def _text(given: str) -> str:
+    """The text itself, or what the file of this name, or standard input, holds."""
+    from regard.data.lines import name_of, read_lines
+
+    if given != "-" and not os.path.isfile(given):
+        return given
+    text = "\n".join(read_lines(given))
+    if not text.strip():
+        raise DataError("expected a text, found none; check the file", file=name_of(given))
+    return text
+
+
+def _tell(looked: Looked, heads: Sequence[Summary]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if looked.answer is not None:
+        console.print(looked.answer, markup=False)
+    if len(looked.passages) > 1:
+        console.print(_of_passages(looked.passages))
+    pointed = [one for one in heads if one.words]
+    if pointed:
+        console.print(_of_heads(pointed))
+    more = len(pointed) - _MOST
+    console.print(
+        f"{len(pointed)} of {len(heads)} heads have at least half of their weight at one such place"
+        f"{f'; {more} more are in the page, and with --json' * (more > 0)}."
+    )
+
+
+def _of_heads(heads: Sequence[Summary]) -> Table:
+    """The heads that stand out, those with the largest share first."""
+    from rich.table import Table
+
+    table = Table("layer", "head", "looks at", box=None, pad_edge=False)
+    for name in ("distance", "entropy"):
+        table.add_column(name, justify="right")
+    for one in sorted(heads, key=lambda one: -max(one.shares.values()))[:_MOST]:
+        table.add_row(one.layer, str(one.head), one.words, f"{one.distance:.1f}", f"{one.entropy:.2f}")
+    return table
+
+
+def _of_passages(passages: Sequence[Passage]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("share", "of the answer's attention fell on", box=None, pad_edge=False)
+    for passage in sorted(passages, key=lambda passage: -passage.share)[:_MOST]:
+        line = Text(" ".join(passage.text.split()), no_wrap=True, overflow="ellipsis")
+        table.add_row(f"{100 * passage.share:.1f} %", line)
+    return table
+
+
+def _json(target: Target, looked: Looked, heads: Sequence[Summary]) -> str:
+    def finite(number: Any) -> Any:
+        return None if isinstance(number, float) and math.isnan(number) else number
+
+    about = {
+        "model": target.name,
+        "kind": target.kind,
+        "answer": looked.answer,
+        "passages": [
+            {"text": text, "tokens": [tokens.start, tokens.stop], "share": share}
+            for text, tokens, share in looked.passages
+        ],
+        "heads": [{name: finite(number) for name, number in asdict(one).items()} for one in heads],
+    }
+    return json.dumps(about, ensure_ascii=False)

@@ -1,0 +1,64 @@
+"""What is to be said beside the output."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from regard._wording import count
+
+if TYPE_CHECKING:
+    from regard.tasks.seq2seq import Answer
+
+__all__ = ["Tally", "counted", "note"]
+
+T = TypeVar("T")
+
+
+def note(text: str) -> None:
+    """Say something on standard error."""
+    print(f"regard: {text}", file=sys.stderr)
+
+
+def counted(items: Iterable[T], thing: str) -> Iterator[T]:
+    """The items, and on a terminal how many there have been; nothing where they themselves are shown on it."""
+    if sys.stdout.isatty() or not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+        begin = time.monotonic()
+        for number, item in enumerate(items, 1):
+            yield item
+            speed = number / max(1e-3, time.monotonic() - begin)
+            bar.update(task, description=f"{number:,} {thing}s, {speed:,.0f} a second")
+
+
+class Tally:
+    """Counts over answers: units that training never saw, lines cut short, answers without an end."""
+
+    def __init__(self) -> None:
+        self._units = self._lines = self._cut = self._endless = 0
+
+    def add(self, answer: Answer) -> None:
+        """Count one answer."""
+        self._units += answer.unseen
+        self._lines += answer.unseen > 0
+        self._cut += answer.cut
+        self._endless += bool(answer.predictions) and not answer.predictions[0].finished
+
+    def say(self, max_length: int) -> None:
+        """Say what there is to say, if anything."""
+        if self._units:
+            where = f"in {count(self._lines, 'line')} that training never saw"
+            note(f"{count(self._units, 'unit')} {where}, read as unknown")
+        if self._cut:
+            note(f"{count(self._cut, 'line')} cut to the {max_length} units that the model takes")
+        if self._endless:
+            note(f"{count(self._endless, 'answer')} broken off at the greatest length")

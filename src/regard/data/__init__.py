@@ -1,0 +1,1 @@
+"""Files, texts and sentences as examples, units, ids and batches."""

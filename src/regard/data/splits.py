@@ -1,0 +1,71 @@
+"""Examples of one file, whatever the task, and setting some of them apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from regard._wording import count
+from regard.errors import ArgumentError, DataError
+
+__all__ = ["Keep", "Split", "split_off"]
+
+T = TypeVar("T")
+
+
+class Keep(Protocol):
+    """Where examples are kept as they come: in a ``list``, or on a shelf (`regard.data.on_disk`)."""
+
+    def __call__(self, examples: Iterable[T], /) -> Sequence[T]: ...
+
+
+class Split(Protocol):
+    """Examples of one file, or of a part of one; each is a named tuple with the input first, the target second."""
+
+    @property
+    def examples(self) -> Sequence[Any]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def notes(self) -> list[str]: ...
+
+
+AnySplit = TypeVar("AnySplit", bound=Split)
+
+
+def split_off(
+    split: AnySplit, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0, keep: Keep = list
+) -> tuple[AnySplit, AnySplit]:
+    """Set apart a part of the inputs, at most ``at_most``, to choose the best model by: ``(train, dev)``.
+
+    All examples of one input stay on one side. Which inputs go depends on the seed and on the inputs, not on their
+    order in the file. ``keep`` takes the examples to train on. Raises ``DataError`` when there are not two inputs.
+    """
+    if not 0 < fraction < 1 or at_most < 1:
+        raise ArgumentError(f"expected a fraction between 0 and 1 and at_most >= 1, got {fraction} and {at_most}")
+    inputs = {example[0] for example in split.examples}
+    if len(inputs) < 2:
+        raise DataError(
+            f"expected at least two different inputs, to train on one and to choose the best model by the other, "
+            f"found {len(inputs)}; add examples, or give others with --dev",
+            file=split.name,
+        )
+    chosen = min(at_most, len(inputs) - 1, max(1, round(fraction * len(inputs))))
+    held = set(sorted(inputs, key=lambda one: _rank(one, seed))[:chosen])
+    train = keep(example for example in split.examples if example[0] not in held)
+    dev = [example for example in split.examples if example[0] in held]
+    of = count(len(split.examples), "example")
+    note = f"{split.name}: {len(dev):,} of {of} set apart to choose the best model (no --dev)"
+    # Every reader gives a dataclass; a protocol cannot say so
+    return (
+        replace(split, examples=train, notes=[*split.notes, note]),  # type: ignore[type-var]
+        replace(split, examples=dev, notes=[]),  # type: ignore[type-var]
+    )
+
+
+def _rank(units: tuple[str, ...], seed: int) -> bytes:
+    return hashlib.blake2b("\t".join((str(seed), *units)).encode(), digest_size=16).digest()

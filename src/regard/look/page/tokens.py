@@ -1,0 +1,126 @@
+"""The texts that a model attended over, as a page shows them: pieces of text for tokens, and where words begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import ArgumentError
+from regard.look.reading.heads import Side, sides
+from regard.look.reading.words import Words, spelt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.look.record import Seen
+
+    OfText = Sequence[str] | Sequence[Sequence[str]]
+    Tokens = OfText | Mapping[str, OfText]
+
+__all__ = ["texts"]
+
+_INPUTS: dict[Side, tuple[str, str]] = {
+    "source": ("input_ids", "attention_mask"),
+    "target": ("decoder_input_ids", "decoder_attention_mask"),
+}
+_ANSWER = "answer"  # what a decoder said where it read the target: the rows of an alignment
+
+
+def texts(seen: Seen, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+    """All texts, and for each layer which of them its queries and its keys are.
+
+    Tokens are those given, else what the tokenizer calls the ids of the model's call, else numbers; those that were
+    generated after the call are numbers, too. Raises ArgumentError where tokens were given that do not fit.
+    """
+    given = _given(tokens)
+    special = [] if tokenizer is None else list(tokenizer.all_special_tokens)
+    known: list[dict[str, Any]] = []
+    places: dict[tuple[str, int, int], int] = {}
+
+    def place(side: Side, length: int, batch: int, name: str | None = None) -> int:
+        at = name or side, length, batch
+        if at not in places:
+            named = given.get(name or side)
+            if named is None:
+                named = [_numbered(row, length) for row in _called(seen, side, tokenizer, batch)]
+            _check(side, named, length, batch)
+            places[at] = len(known)
+            known.append({"side": side, "examples": [_read(row, special) for row in named]})
+            for example, padded in zip(known[-1]["examples"], _padded(seen, side, batch, length), strict=True):
+                example["padded"] = padded
+        return places[at]
+
+    of_layers = [
+        (
+            place(
+                queries,
+                layer.first_query + layer.shape[2],
+                layer.shape[0],
+                _ANSWER if layer.cross and _ANSWER in given else None,
+            ),
+            place(keys, layer.shape[3], layer.shape[0]),
+        )
+        for layer, (queries, keys) in zip(seen.layers, sides(seen), strict=True)
+    ]
+    return known, of_layers
+
+
+def _given(tokens: Tokens | None) -> dict[str, Sequence[Sequence[str]]]:
+    """The tokens of each side for each example, whichever way they were given."""
+    if tokens is None:
+        return {}
+    by_side = tokens if isinstance(tokens, Mapping) else {"source": tokens}
+    if unknown := set(by_side) - {*_INPUTS, _ANSWER}:
+        raise ArgumentError(f'report: expected tokens of "source", "target" and "answer", got {sorted(unknown)}')
+    return {
+        side: [[*by_side[side]]] if all(isinstance(token, str) for token in by_side[side]) else [*by_side[side]]
+        for side in (*_INPUTS, _ANSWER)
+        if side in by_side
+    }
+
+
+def _called(seen: Seen, side: Side, tokenizer: Any, batch: int) -> list[list[str]]:
+    ids = seen.inputs.get(_INPUTS[side][0])
+    if tokenizer is None or ids is None or len(ids) != batch:
+        return [[] for _ in range(batch)]
+    return [list(tokenizer.convert_ids_to_tokens(row)) for row in ids.tolist()]
+
+
+def _numbered(tokens: list[str], length: int) -> list[str]:
+    """So many tokens: those that have no name are called by their number, all of them where there are too many."""
+    tokens = tokens if len(tokens) <= length else []
+    return [*tokens, *map(str, range(len(tokens), length))]
+
+
+def _check(side: Side, named: Sequence[Sequence[str]], length: int, batch: int) -> None:
+    sizes = sorted({len(row) for row in named})
+    if len(named) != batch or sizes != [length]:
+        raise ArgumentError(
+            f"report: expected {length} {side} tokens for each of {batch} examples, got {len(named)} of "
+            f"{' and '.join(map(str, sizes))}; give one list for each example, one token for each place"
+        )
+
+
+def _read(tokens: Sequence[str], special: Sequence[str]) -> dict[str, Any]:
+    """What is written for each token, its leading space included; which stand for no text; where words begin."""
+    tokens = [token.encode(errors="replace").decode() for token in tokens]  # half a character cannot be written
+    text, offsets = spelt(tokens, special)
+    pieces, end = [], 0
+    for first, last in offsets:
+        pieces.append("" if first == last else text[end:last])  # empty, too, where a character is cut into tokens
+        end = max(end, last)
+    named = [
+        token if first == last else piece for token, piece, (first, last) in zip(tokens, pieces, offsets, strict=True)
+    ]
+    return {
+        "pieces": named,
+        "special": [i for i, (first, last) in enumerate(offsets) if first == last],
+        "words": list(Words.of(tokens, special=special).starts[:-1]),
+    }
+
+
+def _padded(seen: Seen, side: Side, batch: int, length: int) -> list[list[int]]:
+    mask: Tensor | None = seen.inputs.get(_INPUTS[side][1])
+    if mask is None or mask.dim() != 2 or len(mask) != batch:
+        return [[] for _ in range(batch)]
+    return [(row[:length] == 0).nonzero().flatten().tolist() for row in mask]

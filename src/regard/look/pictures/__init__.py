@@ -1,0 +1,1 @@
+"""Pictures drawn by matplotlib: heat maps of attention, shaded texts."""

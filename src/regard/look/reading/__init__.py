@@ -1,0 +1,1 @@
+"""Reading a record: summaries of heads, flow between tokens, words of tokens."""

@@ -1,0 +1,238 @@
+"""Reading a model: what each head looks at in a few numbers, rollout through the layers, what an answer read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+
+from regard.errors import ArgumentError, UnsupportedError
+from regard.functional import Observe
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+    from regard.look.record import Layer, Seen
+
+__all__ = ["Side", "Summary", "read", "rollout", "sides", "summary"]
+
+Side = Literal["source", "target"]
+
+_STANDS_OUT = 0.5
+_PLACES = (0, -1)  # the offsets of a watch, unless it was asked for others
+_NAMES = {"first": "first token", "previous": "previous token", "itself": "itself", "separators": "separators"}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one head looks at: shares of its weights, mean distance in tokens, mean entropy in nats.
+
+    Each is a mean over all queries that are no padding, of all examples. A share is NaN where it does not apply or
+    cannot be told: a cross-attention has no ``previous``, ``itself`` and ``distance``.
+
+    >>> Summary("layers.0", 3, 0.02, 0.93, 0.01, math.nan, 1.1, 0.3).words
+    'previous token 0.93'
+    """
+
+    layer: str
+    head: int
+    first: float
+    previous: float
+    itself: float
+    separators: float
+    distance: float
+    entropy: float
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares that apply, by the name of the place, the largest first."""
+        found = {name: getattr(self, field) for field, name in _NAMES.items()}
+        known = {name: share for name, share in found.items() if not math.isnan(share)}
+        return dict(sorted(known.items(), key=lambda item: -item[1]))
+
+    @property
+    def words(self) -> str:
+        """The places where at least half of the weight lies; empty where there is none."""
+        return ", ".join(f"{name} {share:.2f}" for name, share in self.shares.items() if share >= _STANDS_OUT)
+
+
+def sides(seen: Seen) -> list[tuple[Side, Side]]:
+    """To which sequence the queries and the keys of each layer belong; without cross-attention all is source.
+
+    An encoder is called before its decoder, whose first self-attention comes right before the first cross-attention.
+    """
+    layers = seen.layers
+    crossing = next((i for i, layer in enumerate(layers) if layer.cross), len(layers))
+    decoder = crossing
+    if 0 < crossing < len(layers) and layers[crossing - 1].shape[2] == layers[crossing].shape[2]:
+        decoder -= 1
+    return [
+        ("target", "source") if layer.cross else ("source", "source") if i < decoder else ("target", "target")
+        for i, layer in enumerate(layers)
+    ]
+
+
+def summary(seen: Seen, separators: Sequence[int] = ()) -> list[Summary]:
+    """What each head of each layer looks at, in the order of the layers.
+
+    With the weights P_ij averaged over the queries i, those of padding left out, and padding told by the
+    ``attention_mask`` that the model was called with:
+
+    - ``first``: P_i0, the first token that is no padding
+    - ``previous``, ``itself``: P_i,i−1 and P_ii
+    - ``separators``: sum_j P_ij over the keys whose token id is one of ``separators``
+    - ``distance``: sum_j P_ij |i − j|
+    - ``entropy``: −sum_j P_ij ln P_ij
+
+    What was not asked for is NaN; so are ``first`` and ``separators`` of a cross-attention some of whose queries are
+    padding, for they come from what keys received of all of them. With ``watch(keep=True)`` every number is computed
+    from the queries and keys that were kept.
+    """
+    return [
+        Summary(layer.name, head, *figures)
+        for layer, (queries, keys) in zip(seen.layers, sides(seen), strict=True)
+        for head, figures in zip(layer.heads, _figures(seen, layer, queries, keys, separators), strict=True)
+    ]
+
+
+class _Told(NamedTuple):
+    """The statistics that a summary needs, of the queries that are kept; None for what was not asked for."""
+
+    received: Tensor | None
+    previous: Tensor | None
+    itself: Tensor | None
+    distance: Tensor | None
+    entropy: Tensor | None
+
+
+def _figures(
+    seen: Seen, layer: Layer, queries: Side, keys: Side, separators: Sequence[int]
+) -> list[tuple[float, float, float, float, float, float]]:
+    B, Hq, Tq, Tk = layer.shape
+    kept = _no_padding(seen, queries, B, layer.first_query, Tq)
+    told = _told(seen, layer, kept)
+    count = max(int(kept.sum()), 1)
+    nothing = [math.nan] * Hq
+
+    def mean(of_queries: Tensor | None) -> list[float]:
+        if of_queries is None:
+            return nothing
+        return (torch.where(kept[:, None], of_queries, 0).sum((0, 2)) / count).tolist()
+
+    def share(of_keys: Bool[Tensor, "B Tk"] | None) -> list[float]:
+        if told.received is None or of_keys is None:
+            return nothing
+        return (torch.where(of_keys[:, None], told.received, 0).sum((0, 2)) / count).tolist()
+
+    first = _no_padding(seen, keys, B, 0, Tk)
+    first = first & (first.cumsum(-1) == 1)
+    ids = seen.inputs.get("input_ids" if keys == "source" else "decoder_input_ids")
+    apart = None
+    if len(separators) and ids is not None and ids.shape == (B, Tk):
+        apart = torch.isin(ids, torch.tensor(list(separators), dtype=ids.dtype))
+    of_place = (nothing, nothing, nothing)
+    if not layer.cross:
+        of_place = mean(told.previous), mean(told.itself), mean(told.distance)
+    columns = (share(first), *of_place[:2], share(apart), of_place[2], mean(told.entropy))
+    return list(zip(*columns, strict=True))
+
+
+def _told(seen: Seen, layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Told:
+    found, offsets = layer.seen, None if seen.what is None else seen.what.offsets
+    if layer.kept is not None:
+        weights = kept[:, None].expand(layer.shape[:3]).float()
+        offsets = _PLACES
+        found = layer.look(Observe(received=weights, offsets=offsets, distance=True, entropy=True))
+    received = found.received if layer.kept is not None or not layer.cross or kept.all() else None
+    at = dict(zip(offsets or _PLACES, () if found.offsets is None else found.offsets.unbind(-1), strict=False))
+    return _Told(received, at.get(-1), at.get(0), found.distance, found.entropy)
+
+
+def _no_padding(seen: Seen, side: Side, batch: int, first: int, length: int) -> Bool[Tensor, "B T"]:
+    """Which of so many places from the first are no padding; what the model's own mask does not reach is none."""
+    mask = seen.inputs.get("attention_mask" if side == "source" else "decoder_attention_mask")
+    kept = torch.ones(batch, length, dtype=torch.bool)
+    if mask is not None and mask.dim() == 2 and len(mask) == batch:
+        known = mask[:, first : first + length].bool()
+        kept[:, : known.shape[1]] = known
+    return kept
+
+
+def rollout(seen: Seen, token: int, *, batch: int = 0) -> Float[Tensor, " T"]:
+    """How much of each input token reaches one token through all layers, if attention were all that moves anything.
+
+    Attention rollout: Â_l = ½ (mean over heads of P_l + I), and of the product Â_L ⋯ Â_1 the row of the ``token``,
+    computed as r ← Â_lᵀ r from the last layer back to the first: linear in the number of tokens.
+
+    ``token`` is an index, -1 the last; ``batch`` is which example. The result sums to 1. Raises UnsupportedError
+    without ``watch(keep=True)``, or where layers are missing; ArgumentError unless all layers are self-attention over
+    the same tokens: of an encoder-decoder watch the layers of the encoder alone.
+
+    Source: Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", arXiv 2005.00928, section 3.
+    """
+    if not seen.layers or seen.left_out:
+        raise UnsupportedError(
+            f"rollout: expected every layer of the model, got {len(seen.layers)}, and {seen.left_out} were left out; "
+            "watch with more memory, or statistics that take less"
+        )
+    B, _, Tq, _ = seen.layers[0].shape
+    for layer in seen.layers:
+        if layer.cross or layer.first_query or (layer.shape[0], *layer.shape[2:]) != (B, Tq, Tq):
+            raise ArgumentError(
+                f"rollout: expected self-attention over the same {Tq} tokens in all layers, got {layer.name} with "
+                f"{layer.shape[2]} queries and {layer.shape[3]} keys; watch the others alone, with watch(layers=...)"
+            )
+    if not -Tq <= token < Tq or not 0 <= batch < B:
+        raise ArgumentError(
+            f"rollout: expected a token of {Tq} and an example of {B}, got token {token} of example {batch}"
+        )
+    reached = torch.zeros(B, Tq)
+    reached[batch, token] = 1
+    for layer in reversed(seen.layers):
+        reached = (_received(layer, reached).mean(1) + reached) / 2
+    return reached[batch]
+
+
+def read(
+    seen: Seen, queries: slice | Sequence[int], passages: Sequence[slice], *, batch: int = 0
+) -> Float[Tensor, "layers heads passages"]:
+    """What an answer read: the share of its queries' weights that falls on each passage, by layer and head.
+
+    share_p = mean over i of sum_{j in p} P_ij for the ``queries`` i. Where the model has cross-attention these layers
+    are told, and the passages are of its source; otherwise all layers. ``.mean((0, 1))`` is the mean over all heads.
+    Raises UnsupportedError without ``watch(keep=True)``, ArgumentError where there are no such queries or passages, or
+    layers do not have equally many heads.
+    """
+    crossing = [layer for layer in seen.layers if layer.cross]
+    layers = crossing or seen.layers
+    if not layers or len({layer.shape for layer in layers}) > 1:
+        shapes = ", ".join(str(shape) for shape in dict.fromkeys(layer.shape for layer in layers))
+        raise ArgumentError(f"read: expected layers with equally many heads, queries and keys, got {shapes or 'none'}")
+    B, Hq, Tq, Tk = layers[0].shape
+    asked = range(Tq)[queries] if isinstance(queries, slice) else [range(Tq)[i] for i in queries if -Tq <= i < Tq]
+    spans = [range(Tk)[passage] for passage in passages]
+    wrong = not isinstance(queries, slice) and len(asked) != len(queries)
+    if wrong or not asked or not all(spans) or not 0 <= batch < B:
+        raise ArgumentError(
+            f"read: expected some of {Tq} queries and passages within {Tk} tokens, of an example of {B}, got "
+            f"{queries}, {[(p.start, p.stop) for p in passages]} and {batch}"
+        )
+    weights = torch.zeros(B, Hq, Tq)
+    weights[batch, :, list(asked)] = 1 / len(asked)
+    received = torch.stack([_received(layer, weights)[batch] for layer in layers])
+    return torch.stack([received[..., list(span)].sum(-1) for span in spans], -1)
+
+
+def _received(layer: Layer, weights: Tensor) -> Float[Tensor, "B Hq Tk"]:
+    """Pᵀr for weights r of the queries, (B, Tq) or (B, Hq, Tq)."""
+    weights = weights if weights.dim() == 3 else weights[:, None].expand(layer.shape[:3])
+    if layer.seen.weights is not None:
+        return (layer.seen.weights.mT @ weights[..., None]).squeeze(-1)
+    received = layer.look(Observe(received=weights)).received
+    if received is None:
+        raise UnsupportedError(f"{layer.name}: expected the sums over its queries, got none")
+    return received

@@ -1,0 +1,1 @@
+"""Watching a model: the functions it calls, and what is recorded of each."""

@@ -1,0 +1,229 @@
+"""The calls of one module that make one pass: a single call, or a prompt and the steps of a generation after it.
+
+A step attends with new queries. In self-attention its keys are those of the call before and its own, which a cache with
+a window shifts: keys are counted from the first that there ever was. In cross-attention the keys stay what they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.functional.checks import autocast_dtype
+from regard.functional.masks import Mask, causal, dense
+from regard.functional.observe import Observation, Top
+from regard.functional.scores import Additive, General
+from regard.look.record import Kept, Layer
+
+if TYPE_CHECKING:
+    from regard.look.watching.attention_call import Call
+    from regard.look.watching.recorder import Place
+
+__all__ = ["Steps"]
+
+
+class _Piece(NamedTuple):
+    """One call: what was seen, how many queries and keys it had, and the first key's absolute position."""
+
+    seen: Observation
+    queries: int
+    keys: int
+    first_key: int
+    kept: Kept | None
+
+
+class Steps:
+    """Calls that are joined into one `Layer`."""
+
+    def __init__(
+        self, name: str, heads: tuple[int, ...], call: Call, seen: Observation, place: Place | None, *, keep: bool
+    ) -> None:
+        B, _, Tq, _ = call.shape
+        self.name = name
+        self.heads = heads
+        self.batch = B
+        self.keep = keep
+        self.cache = None if place is None else place.cache
+        self.cross = call.cross
+        self.end = (0 if place is None else place.first_query) + Tq
+        self.is_bottom_right = any(band.offset is None for band in (call.mask or Mask()).bands)
+        self.grows = False
+        self.last_pass = 0
+        self.first = call.query[:, :, :1].clone(), call.key[:, :, :1].clone()
+        self.pieces: list[_Piece] = []
+        first_key = 0 if place is None else place.first_key
+        self._append(call, seen, first_key)
+
+    def _append(self, call: Call, seen: Observation, first_key: int) -> None:
+        _, _, Tq, Tk = call.shape
+        kept = None
+        if self.keep:
+            key = call.key if not self.pieces else call.key[:, :, Tk - Tq :] if self.grows else call.key[:, :, :0]
+            kept = _kept(replace(call, key=key))
+        self.pieces.append(_Piece(seen, Tq, Tk, first_key, kept))
+        self.last_key = call.key[:, :, -1:].clone()
+
+    def continues(self, call: Call, place: Place | None, same_pass: bool) -> bool:
+        """Whether this call is a step after those before; without a cache that tells, the keys do."""
+        B, Hq, Tq, Tk = call.shape
+        before = self.pieces[-1]
+        if (B, Hq) != (self.batch, len(self.heads)) or Tk == 0 or before.keys == 0:
+            return False
+        if place is not None:
+            known = self.cache is not None and self.cache() is place.cache() and place.cache() is not None
+            return known and place.first_query == self.end and (not place.cross or Tk == before.keys)
+        if self.cache is not None:
+            return False
+        if self._has_the_same_keys(call):
+            begins_again = torch.equal(call.query[:, :, :1], self.first[0])
+            return same_pass and Tq == 1 and not begins_again
+        dropped = before.keys + Tq - Tk
+        if Tq >= Tk or dropped < 0 or not torch.equal(call.key[:, :, Tk - Tq - 1 : Tk - Tq], self.last_key):
+            return False
+        return dropped > 0 or torch.equal(call.key[:, :, :1], self.first[1])
+
+    def _has_the_same_keys(self, call: Call) -> bool:
+        """As those of the call before, by the first and the last of them."""
+        first, last = call.key[:, :, :1], call.key[:, :, -1:]
+        same_number = call.key.shape[2] == self.pieces[-1].keys
+        return same_number and torch.equal(first, self.first[1]) and torch.equal(last, self.last_key)
+
+    def add(self, call: Call, seen: Observation, place: Place | None) -> None:
+        """Append a step."""
+        _, _, Tq, Tk = call.shape
+        before = self.pieces[-1]
+        if place is not None:
+            self.grows, first_key = not place.cross, place.first_key
+        else:
+            self.grows = not self._has_the_same_keys(call)
+            first_key = before.first_key + before.keys + Tq - Tk if self.grows else 0
+        self._append(call, seen, first_key)
+        self.end += Tq
+
+    def layer(self) -> Layer:
+        """All calls as one."""
+        queries = sum(piece.queries for piece in self.pieces)
+        keys = max(piece.first_key + piece.keys for piece in self.pieces)
+        seen = _joined(self.pieces, keys)
+        own = self.grows or self.cross is False or self.is_bottom_right
+        cross = not own and (self.cross or queries != keys)
+        if cross:  # a query of one sequence stands nowhere in another
+            seen = replace(seen, distance=None, offsets=None)
+        return Layer(
+            self.name,
+            seen,
+            (self.batch, len(self.heads), queries, keys),
+            self.heads,
+            first_query=0 if cross else keys - queries,
+            kept=self._kept(keys, cross) if self.keep else None,
+            cross=cross,
+        )
+
+    def _kept(self, keys: int, cross: bool) -> Kept:
+        kept = [piece.kept for piece in self.pieces if piece.kept is not None]
+        if len(kept) == 1 and not self.pieces[0].first_key:
+            return kept[0]
+        query, key = torch.cat([k.query for k in kept], 2), torch.cat([k.key for k in kept], 2)
+        key = pad(key, (0, 0, keys - key.shape[2], 0))  # what a window had forgotten before the watch began
+        shapes = [(self.batch, len(self.heads), piece.queries, piece.keys) for piece in self.pieces]
+        mask: Mask | None
+        if all(k.mask is None and k.bias is None for k in kept) and cross:
+            mask = None
+        elif all(_is_plain(k, piece) for k, piece in zip(kept, self.pieces, strict=True)):
+            mask = causal()
+        else:
+            tables = [
+                _spread((k.mask or Mask()).table(shape, k.query.device), shape, piece.first_key, keys, False)
+                for k, shape, piece in zip(kept, shapes, self.pieces, strict=True)
+            ]
+            mask = dense(_below(tables))
+        biases = None
+        if any(k.bias is not None for k in kept):
+            given = [query.new_zeros(1, 1, 1, 1) if k.bias is None else k.bias for k in kept]
+            biases = _below(
+                [
+                    _spread(bias, shape, piece.first_key, keys, 0.0)
+                    for bias, shape, piece in zip(given, shapes, self.pieces, strict=True)
+                ]
+            )
+        return Kept(query, key, kept[0].score, mask, biases)
+
+
+def _is_plain(kept: Kept, piece: _Piece) -> bool:
+    """Whether the call is causal and nothing else; a single query that sees all keys is."""
+    if kept.bias is not None or piece.first_key:
+        return False
+    if kept.mask is None:
+        return piece.queries == 1
+    return kept.mask.is_causal_from_start(piece.queries, piece.keys) and piece.queries == piece.keys
+
+
+def _spread(tensor: Tensor, shape: tuple[int, int, int, int], first: int, keys: int, fill: float) -> Tensor:
+    """What broadcasts to scores of this shape, for its queries and all keys."""
+    tensor = tensor[(None,) * (4 - tensor.ndim)]
+    tensor = tensor.expand(*tensor.shape[:2], *shape[2:])
+    return pad(tensor, (first, keys - first - shape[3]), value=fill)
+
+
+def _below(tensors: list[Tensor]) -> Tensor:
+    """Tensors (B or 1, H or 1, Tq, Tk) one below the other."""
+    lead = [max(sizes) for sizes in zip(*(tensor.shape[:2] for tensor in tensors), strict=True)]
+    return torch.cat([tensor.expand(*lead, *tensor.shape[2:]) for tensor in tensors], 2)
+
+
+def _kept(call: Call) -> Kept:
+    """What a call attended with, on the CPU, in float32 or wider; copies, as models overwrite query and key."""
+    lower = autocast_dtype(call.query) or call.query.dtype  # in which the model computes
+    wide = torch.promote_types(lower, torch.float32)
+
+    def here(tensor: Tensor) -> Tensor:
+        return tensor.detach().to("cpu") if tensor.dtype == torch.bool else tensor.detach().to(lower).to("cpu", wide)
+
+    score, mask = call.score, call.mask
+    if isinstance(score, General | Additive):
+        score = type(score)(score.weight.detach().to("cpu", wide, copy=True))
+    if mask is not None:
+        lengths = tuple(length.to("cpu") for length in mask.lengths)
+        mask = replace(mask, keeps=tuple(map(here, mask.keeps)), lengths=lengths, tables=tuple(map(here, mask.tables)))
+    bias = None if call.bias is None else here(call.bias)
+    return Kept(here(call.query).clone(), here(call.key).clone(), score, mask, bias)
+
+
+def _joined(pieces: list[_Piece], keys: int) -> Observation:
+    """What was seen of all queries, with keys by their absolute position."""
+    if len(pieces) == 1 and not pieces[0].first_key:
+        return pieces[0].seen
+
+    def all_keys(tensor: Tensor, piece: _Piece) -> Tensor:
+        return pad(tensor, (piece.first_key, keys - piece.first_key - piece.keys))
+
+    found: dict[str, Tensor | Top | None] = {}
+    for name, value in vars(pieces[0].seen).items():
+        parts = [getattr(piece.seen, name) for piece in pieces]
+        if value is None:
+            found[name] = None
+        elif name == "top":
+            found[name] = _joined_top(parts, pieces)
+        elif name == "received":
+            found[name] = torch.stack([all_keys(*part) for part in zip(parts, pieces, strict=True)]).sum(0)
+        elif name in ("rows", "weights"):
+            found[name] = torch.cat([all_keys(*part) for part in zip(parts, pieces, strict=True)], 2)
+        elif name == "position":
+            found[name] = torch.cat([part + piece.first_key for part, piece in zip(parts, pieces, strict=True)], 2)
+        else:
+            found[name] = torch.cat(parts, 2)
+    return Observation(**found)  # type: ignore[arg-type]
+
+
+def _joined_top(parts: list[Top], pieces: list[_Piece]) -> Top:
+    count = max(part.keys.shape[-1] for part in parts)
+    weights = [pad(part.weights, (0, count - part.weights.shape[-1])) for part in parts]
+    keys = []
+    for part, piece in zip(parts, pieces, strict=True):
+        absolute = torch.where(part.keys < 0, part.keys, part.keys + piece.first_key)
+        keys.append(pad(absolute, (0, count - part.keys.shape[-1]), value=-1))
+    return Top(torch.cat(weights, 2), torch.cat(keys, 2))

@@ -1,0 +1,94 @@
+"""Words as vectors: of the words that are known, and of the characters that any word is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from regard._symbols import PAD, UNK
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64
+    from torch import Tensor
+
+__all__ = ["CharacterFeatures", "WordVectors", "Words"]
+
+
+class Words(NamedTuple):
+    """B sentences of words: what is known of each word, and the distinct forms, by character, that they have.
+
+    ``words`` has PAD behind a sentence's end; ``forms[b, t]`` is the row of ``characters`` that word t of sentence b is
+    spelt by, any row behind the end.
+    """
+
+    words: Int64[Tensor, "B T"]
+    lengths: Int64[Tensor, " B"]
+    forms: Int64[Tensor, "B T"]
+    characters: Int64[Tensor, "F C"]
+    character_lengths: Int64[Tensor, " F"]
+
+
+class CharacterFeatures(nn.Module):
+    """A vector for a form, known or not: the last states of an LSTM that reads it from both ends.
+
+    f = [→h_C; ←h_1] of the embedded characters.
+
+    Shapes: characters (F, C) and lengths (F,), output (F, dim).
+    Source: Ling et al. 2015, "Finding Function in Form", arXiv 1508.02096, section 3; Plank et al. 2016, arXiv
+    1604.05529, section 2.
+
+    >>> CharacterFeatures(13, 8)(torch.tensor([[4, 5, 6], [7, 0, 0]]), torch.tensor([3, 1])).shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.embedding = _embedding(size, max(1, dim // 4))
+        self.recurrence = nn.LSTM(self.embedding.embedding_dim, dim // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, characters: Int64[Tensor, "F C"], lengths: Int64[Tensor, " F"]) -> Float[Tensor, "F dim"]:
+        embedded = self.embedding(characters)
+        # Packed: unlike sentences of a batch, forms differ in length, and padding would take more than half of the time
+        packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        _, (last, _) = self.recurrence(packed)
+        return torch.cat((last[0], last[1]), -1)
+
+
+class WordVectors(nn.Module):
+    """Each word as [E[word]; f(form)], of which training hides the first half now and then.
+
+    In training a word is taken for an unknown one with probability ``word_dropout``, so that the characters have to
+    tell what it is, as they must of words that training never saw.
+
+    Shapes: `Words` in, output (B, T, embed_dim + character_dim).
+    Source: Kiperwasser and Goldberg 2016, arXiv 1603.04351, section 4 (word dropout, there by frequency); Plank et
+    al. 2016, arXiv 1604.05529 (both halves).
+    """
+
+    def __init__(
+        self, word_size: int, embed_dim: int, character_size: int, character_dim: int, word_dropout: float
+    ) -> None:
+        super().__init__()
+        self.embedding = _embedding(word_size, embed_dim)
+        self.characters = CharacterFeatures(character_size, character_dim)
+        self.word_dropout = word_dropout
+
+    def forward(self, batch: Words) -> Float[Tensor, "B T D"]:
+        words = batch.words
+        if self.training and self.word_dropout:
+            hidden = torch.rand(words.shape, device=words.device) < self.word_dropout
+            words = torch.where(hidden & (words != PAD), UNK, words)
+        # Every form once, however often the batch has it
+        features = self.characters(batch.characters, batch.character_lengths)
+        return torch.cat((self.embedding(words), nn.functional.embedding(batch.forms, features)), -1)
+
+
+def _embedding(size: int, dim: int) -> nn.Embedding:
+    embedding = nn.Embedding(size, dim, padding_idx=PAD)
+    nn.init.normal_(embedding.weight, std=dim**-0.5)
+    with torch.no_grad():
+        embedding.weight[PAD].zero_()
+    return embedding

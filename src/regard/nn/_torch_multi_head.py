@@ -1,0 +1,309 @@
+"""torch.nn.MultiheadAttention by another name: its parameters and its call, computed by `regard.attention`."""
+
+from __future__ import annotations
+
+import warnings
+from functools import reduce
+from operator import add, and_
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad
+
+from regard.errors import ArgumentError, UnsupportedError
+from regard.functional import Mask, Observe, attention, causal, dense, padding
+from regard.functional.nonfinite import readable
+from regard.nn._parts import check_size
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+__all__ = ["TorchMultiheadAttention", "convert", "take_torch_state"]
+
+Model = TypeVar("Model", bound=nn.Module)
+_WEIGHTS = Observe(weights=True)
+
+
+class TorchMultiheadAttention(nn.MultiheadAttention):
+    """torch.nn.MultiheadAttention: the same constructor, parameters, state and call, computed by `regard.attention`.
+
+    h_i = softmax(W_i^q q (W_i^k k)ᵀ / √d + mask) W_i^v v;  output = W^O [h_1; …; h_H], in every mode by one path.
+
+    Masks are torch's: bool, where **True hides** a key, or float, added to the scores; ``key_padding_mask`` (B, S) and
+    ``attn_mask`` (L, S) or (B * num_heads, L, S), of one kind or of both. Where it differs from torch's layer:
+
+    - A query that may attend to nothing has weights and heads of exactly 0, and so the output ``out_proj.bias``, where
+      torch gives NaN on some paths; what is masked has no influence, though it be NaN.
+    - Weights are the probabilities before dropout, not what dropout left of them; their gradient flows likewise.
+    - ``is_causal=True`` hides later keys (j > i) whatever else is asked for, together with ``attn_mask``, which it
+      needs as in torch; torch's layer takes one or the other. A wrong hint can hide too much, and never show too much.
+    - The keys that ``add_bias_kv`` and ``add_zero_attn`` append are open to every query, causal or not.
+    - torch's encoder leaves its fused kernels in evaluation, and nested tensors are refused.
+
+    Shapes: query (L, B, embed_dim), key (S, B, kdim), value (S, B, vdim), with ``batch_first`` B before L and S, or all
+    three without B; output as the query; weights (B, L, S), or (B, H, L, S) with ``average_attn_weights=False``, None
+    with ``need_weights=False``. Keys that are appended add to S in the weights.
+    Errors: `ArgumentError` for wrong sizes and masks, `UnsupportedError` for nested tensors.
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
+
+    >>> layer = TorchMultiheadAttention(8, 2, batch_first=True)
+    >>> x, hidden = torch.randn(2, 3, 8), torch.tensor([[False, False, True], [True, True, True]])
+    >>> output, weights = layer(x, x, x, key_padding_mask=hidden)
+    >>> output.shape, weights.sum(-1)[1].tolist()
+    (torch.Size([2, 3, 8]), [0.0, 0.0, 0.0])
+    """
+
+    def _reset_parameters(self) -> None:
+        # The last step of torch's constructor. The flag says afterwards that the weights are not packed, though they
+        # may be: then torch's encoder layer keeps away from its fused kernel, which would compute past this layer.
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        super()._reset_parameters()
+        self._qkv_same_embed_dim = False
+
+    def forward(
+        self,
+        query: Float[Tensor, "*batched_L embed_dim"],
+        key: Float[Tensor, "*batched_S kdim"],
+        value: Float[Tensor, "*batched_S vdim"],
+        key_padding_mask: Bool[Tensor, "*B S"] | Float[Tensor, "*B S"] | None = None,
+        need_weights: bool = True,
+        attn_mask: Bool[Tensor, "*BH L S"] | Float[Tensor, "*BH L S"] | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Float[Tensor, "*batched_L embed_dim"], Float[Tensor, "*BH L S"] | None]:
+        sizes = self._sizes(query, key, value)
+        mask, bias = _masks(key_padding_mask, attn_mask, is_causal, sizes)
+        if bias is not None and bias.dtype == torch.float32:
+            bias = bias.to(query.dtype)  # as torch, which takes float32 masks for half precision
+        q, k, v = map(self._heads, self._projected(query, key, value))
+        k, v = self._appended(k, self.bias_k), self._appended(v, self.bias_v)
+        dropout_p = self.dropout if self.training else 0.0
+        if not need_weights:
+            return self._together(attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p), query), None
+        heads, seen = attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, observe=_WEIGHTS)
+        weights = _with_gradient(seen.weights, q, k, bias, self.head_dim**-0.5).to(query.dtype)
+        weights = weights.mean(1) if average_attn_weights else weights
+        return self._together(heads, query), weights if query.dim() == 3 else weights.squeeze(0)
+
+    def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> _Sizes:
+        """Check the inputs' shapes, and say what the scores' will be."""
+        if query.is_nested or key.is_nested or value.is_nested:
+            raise UnsupportedError(
+                "nested tensors are not served: pass padded ones with key_padding_mask, and convert a "
+                "torch.nn.TransformerEncoder as a whole"
+            )
+        check_size(query, self.embed_dim, "query")
+        check_size(key, self.kdim, "key", (query.dim(),))
+        check_size(value, self.vdim, "value", (query.dim(),))
+        length, batch = (1, 0) if self.batch_first else (0, 1)
+        batched = query.dim() == 3
+        if key.shape[:-1] != value.shape[:-1] or (batched and key.shape[batch] != query.shape[batch]):
+            raise ArgumentError(
+                "key and value must agree in length and, with the query, in batch size; got query "
+                f"{tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+            )
+        extra = (self.bias_k is not None) + self.add_zero_attn
+        if not batched:
+            return _Sizes(1, self.num_heads, query.shape[0], key.shape[0], extra, batched)
+        return _Sizes(query.shape[batch], self.num_heads, query.shape[length], key.shape[length], extra, batched)
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        weight, bias = self.in_proj_weight, self.in_proj_bias
+        if weight is not None and query is key and key is value:
+            return linear(query, weight, bias).chunk(3, -1)
+        separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        weights = separate if weight is None else weight.chunk(3)
+        biases = (None, None, None) if bias is None else bias.chunk(3)
+        return tuple(map(linear, (query, key, value), weights, biases))
+
+    def _heads(self, x: Float[Tensor, "*batched_T D"]) -> Float[Tensor, "B H T d"]:
+        heads = x.view(*x.shape[:-1], self.num_heads, self.head_dim)
+        if x.dim() == 2:
+            heads = heads.unsqueeze(0)
+        return heads.transpose(1, 2) if x.dim() == 2 or self.batch_first else heads.permute(1, 2, 0, 3)
+
+    def _appended(self, heads: Float[Tensor, "B H S d"], bias: Tensor | None) -> Float[Tensor, "B H S_extra d"]:
+        """The heads of the keys or values, and the keys or values that the constructor asked to append."""
+        if bias is not None:
+            last = bias.view(1, self.num_heads, 1, self.head_dim).expand(heads.shape[0], -1, -1, -1)
+            heads = torch.cat([heads, last.to(heads.dtype)], 2)
+        return pad(heads, (0, 0, 0, 1)) if self.add_zero_attn else heads
+
+    def _together(self, heads: Float[Tensor, "B H L d"], query: Tensor) -> Float[Tensor, "*batched_L embed_dim"]:
+        heads = heads.transpose(1, 2) if query.dim() == 2 or self.batch_first else heads.permute(2, 0, 1, 3)
+        output: Tensor = self.out_proj(heads.flatten(-2))
+        return output if query.dim() == 3 else output.squeeze(0)
+
+
+class _Sizes(NamedTuple):
+    """What masks must fit."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    extra: int  # keys that are appended, and open to every query
+    batched: bool
+
+
+def _masks(
+    key_padding_mask: Tensor | None, attn_mask: Tensor | None, is_causal: bool, sizes: _Sizes
+) -> tuple[Mask | None, Tensor | None]:
+    """torch's masks as the operator's mask, of what is bool, and bias, of what is float."""
+    batch, heads, queries, keys, extra, batched = sizes
+    _check_mask("key_padding_mask", key_padding_mask, [(batch, keys) if batched else (keys,)])
+    _check_mask("attn_mask", attn_mask, [(queries, keys), (batch * heads, queries, keys)])
+    masks, biases = [], []
+    if is_causal:
+        if attn_mask is None:
+            raise ArgumentError(
+                "is_causal=True says that attn_mask is the causal one, and needs it; got attn_mask=None"
+            )
+        band = causal(offset=0)
+        if extra:
+            band = dense(pad(band.allowed((queries, keys), attn_mask.device), (0, extra), value=True))
+        masks.append(band)
+        if _is_nothing_but_causal(attn_mask):
+            attn_mask = None
+    if key_padding_mask is not None:
+        table = (pad(key_padding_mask, (0, extra)) if extra else key_padding_mask).view(batch, keys + extra)
+        if table.is_floating_point():
+            biases.append(table[:, None, None])
+        else:
+            masks.append(padding(~table))
+    if attn_mask is not None:
+        lead = (1, 1) if attn_mask.dim() == 2 else (batch, heads)
+        table = (pad(attn_mask, (0, extra)) if extra else attn_mask).view(*lead, queries, keys + extra)
+        if table.is_floating_point():
+            biases.append(table)
+        else:
+            masks.append(dense(~table))
+    mask = reduce(and_, masks) if masks else None
+    return mask, reduce(add, biases) if biases else None
+
+
+def _check_mask(name: str, mask: Tensor | None, shapes: list[tuple[int, ...]]) -> None:
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise ArgumentError(
+            f"{name} must be bool (True hides) or floating (added to the scores), got {got}: use .bool()"
+        )
+    if tuple(mask.shape) not in shapes:
+        raise ArgumentError(f"{name} must be {' or '.join(map(str, shapes))}, got {tuple(mask.shape)}")
+
+
+def _is_nothing_but_causal(attn_mask: Tensor) -> bool:
+    """Whether a kernel that knows the causal mask may do without this one; False where a look at values is not free."""
+    if attn_mask.dim() != 2 or attn_mask.requires_grad or not readable(attn_mask):
+        return False
+    later = torch.ones(attn_mask.shape, dtype=torch.bool).triu(1)
+    if attn_mask.dtype == torch.bool:
+        return torch.equal(attn_mask, later)
+    return torch.equal(attn_mask, torch.zeros_like(attn_mask).masked_fill(later, -torch.inf))
+
+
+class _Differentiable(torch.autograd.Function):
+    """The observed weights P, which are without gradient, with softmax's: dS_ij = P_ij (dP_ij - sum_m P_im dP_im).
+
+    Nothing is computed unless a loss asks for it: few do, and torch's layer returns weights that have a gradient.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weights: Tensor, query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+        return weights.view_as(weights)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        weights, query, key, bias, ctx.scale = inputs
+        ctx.save_for_backward(weights, query, key, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        weights, query, key, bias = ctx.saved_tensors
+        scores = weights * (gradients[0] - (weights * gradients[0]).sum(-1, keepdim=True))
+        # Rows that are masked may be NaN, and 0 * NaN is NaN; where NaN counts, the weights are NaN already.
+        of_query = ctx.scale * scores @ key.nan_to_num(0, 0, 0).to(scores.dtype)
+        of_key = ctx.scale * scores.mT @ query.nan_to_num(0, 0, 0).to(scores.dtype)
+        of_bias = None if bias is None else scores.sum_to_size(bias.shape).to(bias.dtype)
+        return None, of_query.to(query.dtype), of_key.to(key.dtype), of_bias, None
+
+
+def _with_gradient(weights: Tensor | None, query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    found = weights
+    if any(x is not None and x.requires_grad for x in (query, key, bias)):  # else it costs 30 microseconds for nothing
+        found = _Differentiable.apply(weights, query, key, bias, scale)  # type: ignore[no-untyped-call]
+    return cast(Tensor, found)
+
+
+def convert(model: Model, *, back: bool = False) -> Model:
+    """Let `regard.attention` compute every torch.nn.MultiheadAttention inside a model, the model itself included.
+
+    Each becomes a `TorchMultiheadAttention` where it stands: the same module object with the same parameters, so that
+    optimizers, hooks, tied weights, devices, modes and the keys of the state dict stay as they are; only its class is
+    another. torch.nn.Transformer and its layers are served alike, and take one path in training and evaluation.
+    ``back=True`` undoes it. A subclass of torch's layer may compute what it likes, and is left alone, with a warning.
+
+    Returns the model. Raises ArgumentError for what is no module, or has no such layer inside.
+
+    >>> model = convert(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)).eval()
+    >>> type(model.layers[1].self_attn).__name__
+    'TorchMultiheadAttention'
+    >>> type(convert(model, back=True).layers[1].self_attn).__name__
+    'MultiheadAttention'
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    old, new = nn.MultiheadAttention, TorchMultiheadAttention
+    if back:
+        old, new = new, old
+    found = [
+        (name or "itself", layer) for name, layer in model.named_modules() if isinstance(layer, nn.MultiheadAttention)
+    ]
+    if not found:
+        raise ArgumentError(
+            f"expected a model with torch.nn.MultiheadAttention inside, found none in {type(model).__name__}"
+        )
+    for name, layer in found:
+        if type(layer) is old:
+            layer.__class__ = new
+            layer._qkv_same_embed_dim = back and layer.in_proj_weight is not None
+        elif isinstance(layer, TorchMultiheadAttention) is back:
+            warnings.warn(f"{name} is left alone: {type(layer).__name__} is a subclass of {old.__name__}", stacklevel=2)
+    for encoder in model.modules():
+        if isinstance(encoder, nn.TransformerEncoder):
+            _switch_nested(encoder)
+    return model
+
+
+def _switch_nested(encoder: nn.TransformerEncoder) -> None:
+    """Keep torch's encoder from packing padded input into nested tensors, in evaluation, for layers of ours."""
+    if any(isinstance(layer, TorchMultiheadAttention) for layer in encoder.modules()):
+        encoder.__dict__.setdefault("_nested_for_torch", encoder.use_nested_tensor)
+        encoder.use_nested_tensor = False
+    else:
+        encoder.use_nested_tensor = encoder.__dict__.pop("_nested_for_torch", encoder.use_nested_tensor)
+
+
+def take_torch_state(state: dict[str, Any], prefix: str) -> None:
+    """Give what a state dict holds of torch.nn.MultiheadAttention the names that `MultiHeadAttention` has for it.
+
+    A module calls it in ``_load_from_state_dict``, where the dict is a copy. Other dicts stay as they are.
+    Raises UnsupportedError for ``bias_k`` and ``bias_v``, which `MultiHeadAttention` does not have.
+    """
+    if prefix + "bias_k" in state or prefix + "bias_v" in state:
+        raise UnsupportedError(
+            "the state has bias_k and bias_v (add_bias_kv=True), which MultiHeadAttention has not: load it into "
+            "regard.nn.TorchMultiheadAttention"
+        )
+    for kind in ("weight", "bias"):
+        packed = state.pop(f"{prefix}in_proj_{kind}", None)
+        for k, name in enumerate("qkv"):
+            separate = state.pop(f"{prefix}{name}_proj_{kind}", None)
+            part = separate if packed is None else packed.chunk(3)[k].clone()
+            if part is not None:
+                state[f"{prefix}{name}_proj.{kind}"] = part

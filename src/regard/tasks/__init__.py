@@ -1,0 +1,1 @@
+"""Tasks: sequence to sequence, tagging and classification; each reads its data, trains, predicts and is scored."""

@@ -1,0 +1,68 @@
+"""From weights of layers and heads to pictures: their mean, or a grid of them all."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from regard.data.pairs import Units
+from regard.errors import ArgumentError
+from regard.look import Alignment, grid
+from regard.look.pictures.of_answers import grids, pictures
+from regard.tasks.seq2seq import Answer, Prediction
+
+RUN = SimpleNamespace(source_units=Units("chars"))
+
+
+def answer(weights: torch.Tensor | None, *, finished: bool = True) -> Answer:
+    return Answer(list("eye"), [Prediction("AY", ["AY"], -1.0, -1.0, finished, weights)])
+
+
+def test_one_picture_shows_the_mean_of_layers_and_heads() -> None:
+    weights = torch.rand(2, 3, 2, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    (picture,) = pictures(RUN, [answer(weights)])
+    torch.testing.assert_close(picture.weights, sum(weights[i, j] for i in range(2) for j in range(3)) / 6)
+    assert (picture.rows, picture.columns, picture.title) == (["AY", "<eos>"], ["e", "y", "e"], "eye")
+    (single,) = pictures(RUN, [answer(weights[0, 0, :1], finished=False)])
+    assert torch.equal(single.weights, weights[0, 0, :1])
+    assert single.rows == ["AY"]
+    assert pictures(RUN, [answer(None), Answer([], [])]) == grids(RUN, [answer(None), Answer([], [])]) == []
+
+
+def test_a_grid_has_a_line_a_layer_and_a_map_a_head() -> None:
+    weights = torch.rand(2, 3, 2, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    lines = grids(RUN, [answer(weights), answer(weights)])
+    assert [[picture.title for picture in line] for line in lines] == 2 * [
+        [f"eye: layer {layer}, head {head}" for head in (1, 2, 3)] for layer in (1, 2)
+    ]
+    assert grids(RUN, [answer(weights)])[1][2].title == "layer 2, head 3"
+    *maps, scale = grid(lines).axes
+    assert len(maps) == 12
+    assert scale.get_ylabel() == "attention weight"
+    for i, ax in enumerate(maps):
+        layer, head = i // 3 % 2, i % 3
+        assert np.allclose(ax.images[0].get_array(), weights[layer, head])
+    boxes = [ax.get_window_extent() for ax in maps]
+    for i, box in enumerate(boxes[:9]):
+        below = boxes[i + 3]
+        assert box.x0 == pytest.approx(below.x0)  # heads one below the other
+        assert box.y0 > below.y1
+        assert i % 3 == 2 or box.x1 < boxes[i + 1].x0  # and beside each other
+        assert (box.width, box.height) == pytest.approx((below.width, below.height))
+
+
+@pytest.mark.parametrize(("heads", "units"), [(1, 1), (4, 7), (8, 21), (16, 60), (2, 300)])
+def test_a_grid_keeps_to_the_page(heads: int, units: int) -> None:
+    line = [Alignment(np.full((3, units), 1 / units), "abc", "x" * units, f"head {head}") for head in range(heads)]
+    width, height = grid([line, line]).get_size_inches()
+    assert width < 34
+    assert height < 12
+
+
+def test_a_grid_of_nothing_is_refused() -> None:
+    for lines in ([], [[]], [[Alignment([[1.0]], "a", "b")], []]):
+        with pytest.raises(ArgumentError, match="grid: expected lines with at least one picture each"):
+            grid(lines)

@@ -1,0 +1,117 @@
+"""Models that people use, from packages which carry their weights: every statistic is that of eager attention."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from packaged import MINILM, SMOLLM2, folder_of
+from watched import EVERYTHING, agrees
+
+pytest.importorskip("transformers", reason="transformers, whose models these tests watch, is not installed")
+
+import transformers
+
+TEXT = (
+    "Attention lets a model look at all of its input at once, and weigh what it finds. The cat sat on the mat, because "
+    "it was warm; the dog, who had been there before, was not asked. Prices rose by 3.5 % in March, the third month in "
+    "a row, and the minister said that nothing would be done before the end of the year. "
+)
+
+
+def test_minilm_in_a_padded_batch() -> None:
+    folder = folder_of(MINILM) / "model"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(
+        ["The cat sat on the mat, because it was warm.", TEXT, "Short."], padding=True, return_tensors="pt"
+    )
+    model, eager = (
+        transformers.AutoModel.from_pretrained(folder, attn_implementation=name).eval() for name in ("sdpa", "eager")
+    )
+    with torch.no_grad():
+        plain = model(**batch).last_hidden_state
+        with regard.watch(model, EVERYTHING) as seen:
+            output = model(**batch).last_hidden_state
+        expected = eager(**batch, output_attentions=True).attentions
+    assert torch.equal(output, plain)
+    assert [layer.name for layer in seen.layers] == [f"encoder.layer.{i}.attention.self" for i in range(6)]
+    for layer, weights in zip(seen.layers, expected, strict=True):
+        agrees(layer, weights, batch["attention_mask"].bool())
+    assert torch.equal(seen.inputs["input_ids"], batch["input_ids"])
+
+
+def smollm2(attention: str) -> tuple[Any, Any]:
+    pytest.importorskip("gguf", reason="gguf, by which transformers reads this model, is not installed")
+    folder = folder_of(SMOLLM2)
+    options = {"gguf_file": next(folder.glob("*.gguf")).name}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options, attn_implementation=attention)
+    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **options)
+
+
+@pytest.mark.slow
+def test_smollm2_in_a_padded_batch_and_as_it_goes_on() -> None:
+    model, tokenizer = smollm2("sdpa")
+    texts = [TEXT * 4, TEXT]
+    ids = [tokenizer(text).input_ids for text in texts]
+    longest = max(map(len, ids))
+    assert longest > 250
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids])
+    tokens = torch.tensor([[0] * (longest - len(row)) + row for row in ids])
+    with torch.no_grad():
+        plain = model(tokens, attention_mask=mask).logits
+        with regard.watch(model, EVERYTHING, memory=2**31) as seen:
+            output = model(tokens, attention_mask=mask).logits
+        assert torch.equal(output, plain)
+        with regard.watch(model, EVERYTHING, layers=[0, 17], memory=2**31) as went_on:
+            answer = model.generate(tokens, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        model.set_attn_implementation("eager")
+        expected = model(tokens, attention_mask=mask, output_attentions=True).attentions
+        assert len(seen.layers) == len(expected) == 30
+        for layer, weights in zip(seen.layers, expected, strict=True):
+            agrees(layer, weights, mask.bool())
+        mask = torch.cat([mask, torch.ones(2, 3, dtype=torch.int64)], 1)
+        expected = model(answer[:, :-1], attention_mask=mask, output_attentions=True).attentions
+        for layer, weights in zip(went_on.layers, (expected[0], expected[17]), strict=True):
+            agrees(layer, weights, mask.bool())
+
+
+MEMORY = """
+import torch, regard
+from regard.bench.measure import peak_megabytes
+from test_watch_real import smollm2
+
+model, _ = smollm2("sdpa")
+tokens = torch.randint(20, 40000, (1, 4096), generator=torch.Generator().manual_seed(0))
+
+def run():
+    with torch.no_grad():
+        model(tokens, logits_to_keep=1)
+
+def watched():
+    with regard.watch(model) as seen:
+        run()
+    assert len(seen.layers) == 30 and seen.left_out == 0
+
+print(peak_megabytes(watched) - peak_megabytes(run))
+"""
+
+
+@pytest.mark.slow
+def test_smollm2_on_4096_tokens_in_little_more_memory_than_unwatched() -> None:
+    folder_of(SMOLLM2)
+    pytest.importorskip("gguf", reason="gguf, by which transformers reads this model, is not installed")
+    # By itself glibc keeps what is freed in pieces of some megabytes, more or less of it from run to run
+    settings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20), "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", MEMORY], env=settings, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    more = float(ended.stdout)  # the weights alone would be 18 GB
+    if math.isnan(more):
+        pytest.skip("this system does not tell how much memory a process takes at most")
+    assert more < 300
