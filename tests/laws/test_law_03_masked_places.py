@@ -26,7 +26,7 @@ def looking(allowed: bool) -> Iterator[None]:
     if allowed:
         yield
     else:
-        with mock.patch.object(shield, "readable", return_value=False):
+        with mock.patch.object(shield, "is_eager_on_cpu", return_value=False):
             yield
 
 

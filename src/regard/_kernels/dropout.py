@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
-from torch.autograd import forward_ad
+
+from regard._eager import accepts_cpu_loop
 
 __all__ = ["dropout"]
 
@@ -40,13 +40,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """
     if not p:
         return x
-    plain = type(x) in (Tensor, torch.nn.Parameter) and x.is_cpu and x.dtype in (torch.float32, torch.float64)
-    if (
-        not plain
-        or torch.compiler.is_compiling()
-        or maybe_current_level() is not None
-        or forward_ad._current_level >= 0
-    ):
+    if not accepts_cpu_loop(x):
         return torch.nn.functional.dropout(x, p)
     made: Tensor = _Dropout.apply(x, p, torch.randint(2**62, (), dtype=torch.int64))  # type: ignore[no-untyped-call]
     return made

@@ -8,9 +8,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch._C._functorch import CInterpreter, TransformType, get_interpreter_stack
-from torch.autograd import forward_ad
 
+from regard._eager import active_transform
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.scores import Additive, Score
 
@@ -27,6 +26,11 @@ _ABOUT = {
 # Where the formula is quicker than torch's fused kernel on a CPU, measured: heads of up to so many weights, and weights
 # in all between the number that is worth some more calls and the one that is worth not to be built.
 _HEAD, _CALLS, _BUILT = 2**14, 2**14, 2**20
+_NO_RULE = {
+    "forward-mode": "it has no forward-mode derivative",
+    "vmap": "it has no batching rule for vmap",
+    "torch.func": "it has no rule for the transforms of torch.func",
+}
 _HAS_TRITON, _INTERPRETS = find_spec("triton") is not None, os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -91,17 +95,5 @@ def _obstacle(kernel: str, score: Score, query: Tensor, *, interprets: bool = Fa
         return f"the tensors are on {query.device}"
     if kernel == "triton" and not _HAS_TRITON:
         return "triton is not installed (pip install triton)"
-    if torch.compiler.is_compiling():
-        return ""
-    if forward_ad._current_level >= 0:
-        return "it has no forward-mode derivative"
-    if any(interpreter.key() == TransformType.Vmap for interpreter in _interpreters()):
-        return "it has no batching rule for vmap"
-    if _interpreters():
-        return "it has no rule for the transforms of torch.func"
-    return ""
-
-
-def _interpreters() -> list[CInterpreter]:
-    """The function transforms (torch.func) that are active around this call, outermost first."""
-    return [] if torch.compiler.is_compiling() else get_interpreter_stack() or []
+    transform = active_transform()
+    return "" if transform is None else _NO_RULE[transform]

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
 
+from regard._eager import is_eager_on_cpu
 from regard.functional.masks import Mask
 
-__all__ = ["Shielded", "readable", "shield", "spoiled_rows"]
+__all__ = ["Shielded", "shield", "spoiled_rows"]
 
 
 class Shielded(NamedTuple):
@@ -56,7 +56,7 @@ def shield(
     With ``trust``, where values can be read, the inputs are taken to be finite: whatever masked NaN or inf does to an
     output (not to gradients) can be seen in it, and to look at the output alone is a third of the work.
     """
-    look = readable(query, key, value)
+    look = is_eager_on_cpu(query, key, value)
     allowed = empty = None
     if not causal:
         allowed = _allowed(mask, bias, shape, query.device)
@@ -99,7 +99,7 @@ def spoiled_rows(query: Tensor, key: Tensor, mask: Mask, shape: Sequence[int]) -
 
     That is all of `shield` that statistics need: they hide scores, whatever these are.
     """
-    if readable(query, key) and _tame(query, key):
+    if is_eager_on_cpu(query, key) and _tame(query, key):
         return None
     group = 1 if query.ndim == 2 else query.shape[-3] // max(key.shape[-3], 1)
     bad_keys = _not_finite(key)
@@ -122,13 +122,6 @@ def _allowed(mask: Mask, bias: Tensor | None, shape: Sequence[int], device: torc
     """What may be attended, as a bool tensor that broadcasts against the scores: a bias of -inf masks."""
     table = mask.table(shape, device)
     return table if bias is None else table & (bias.detach() != -torch.inf)
-
-
-def readable(*tensors: Tensor) -> bool:
-    """Whether values can be read at no cost, to branch on: eager, on the CPU, traced and transformed by nobody."""
-    if torch.compiler.is_compiling() or maybe_current_level() is not None:
-        return False
-    return all(type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cpu for tensor in tensors)
 
 
 def _tame(*tensors: Tensor) -> bool:

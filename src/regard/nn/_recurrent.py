@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch._C._functorch import maybe_current_level
-from torch.autograd import forward_ad
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard._eager import accepts_cpu_loop
 from regard.nn import Dropout
 
 if TYPE_CHECKING:
@@ -25,14 +24,7 @@ def fusible(x: Tensor) -> bool:
     That is float32 and float64 on a CPU; where code is compiled, and for forward-mode and functional transforms, the
     plain loop serves.
     """
-    return (
-        x.is_cpu
-        and x.dtype in (torch.float32, torch.float64)
-        and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled("cpu")
-        and maybe_current_level() is None
-        and forward_ad._current_level < 0
-    )
+    return accepts_cpu_loop(x) and not torch.is_autocast_enabled("cpu")
 
 
 def read(

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from regard._eager import is_eager_on_cpu
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import Mask, Observe, attention, causal, dense, padding
-from regard.functional.nonfinite import readable
 from regard.nn._parts import check_size
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _check_mask(name: str, mask: Tensor | None, shapes: list[tuple[int, ...]]) -
 
 def _is_nothing_but_causal(attn_mask: Tensor) -> bool:
     """Whether a kernel that knows the causal mask may do without this one; False where a look at values is not free."""
-    if attn_mask.dim() != 2 or attn_mask.requires_grad or not readable(attn_mask):
+    if attn_mask.dim() != 2 or attn_mask.requires_grad or not is_eager_on_cpu(attn_mask):
         return False
     later = torch.ones(attn_mask.shape, dtype=torch.bool).triu(1)
     if attn_mask.dtype == torch.bool:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard._eager import is_eager_on_cpu
 from regard._kernels.statistics import from_weights as statistics
 from regard._kernels.statistics.from_weights import Asked
 
@@ -68,7 +69,7 @@ def gather(looked: Looked, asked: Asked) -> list[Tensor]:
     Hkv, Tk = looked.key.shape[1:3]
     key = looked.key.float() if looked.key.dtype.itemsize < 4 else looked.key
     looked = looked._replace(key=key.detach(), query=looked.query.detach())
-    if key.dtype == torch.float32 and key.is_cpu and type(key) is Tensor and asked.top <= _FEW:
+    if key.dtype == torch.float32 and is_eager_on_cpu(key) and asked.top <= _FEW:
         from regard._kernels.cpu import dot_statistics as dot_visits
 
         return dot_visits.gather(looked, asked)

@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import maybe_current_level
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from regard._eager import is_eager
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.attention import attention
 from regard.functional.masks import Mask
@@ -256,10 +255,9 @@ class _Watcher(TorchFunctionMode):
 
 def _checked(called: Callable[[], Call], cross: bool | None) -> Call:
     """The call, of a model that runs."""
-    traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
-    if not traced and maybe_current_level() is None:
+    if is_eager():
         call = called()
-        if not isinstance(call.query, FakeTensor):
+        if is_eager(call.query):
             return replace(call, cross=cross)
     raise UnsupportedError("the model does not run: it is being traced, exported or transformed")
 
