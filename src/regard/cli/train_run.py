@@ -62,7 +62,7 @@ def resume(directory: Path, console: Console) -> None:
     """Go on with a run that was interrupted."""
     from regard.tasks.registry import open_run
     from regard.training.lightning_module import Recipe
-    from regard.training.trainer import fingerprint
+    from regard.training.trainer import are_examples_of
 
     run = open_run(directory, trained=False)
     if not (directory / "resume.ckpt").exists():
@@ -75,7 +75,7 @@ def resume(directory: Path, console: Console) -> None:
         raise RunError(f"{directory}: config.json does not tell how it was trained (no {error}); train anew") from error
     with _kept(run.training.get("on_disk", False), facts["data"], directory, console) as keep:
         splits = _splits(run, _parts(facts, lambda path: run.read(path, keep), keep), facts, console)
-        if fingerprint(splits[0].examples) != facts["fingerprint"]:
+        if not are_examples_of(run, splits[0].examples):
             raise RunError(
                 f"{directory}: the training data are not those that training began with; restore them, or train anew"
             )

@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,9 +29,14 @@ from regard.training.lightning_module import Recipe, Training
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Outcome", "fingerprint", "fit", "remember"]
+__all__ = ["Outcome", "are_examples_of", "fingerprint", "fit", "remember"]
 
 _TOGETHER = 1000  # examples that are encoded at once
+_EARLIER_FORMS = {
+    "seq2seq": "Example(source={}, target={})",
+    "tag": "Example(words={}, tags={})",
+    "classify": "Labelled(text={}, label={})",
+}
 
 
 @dataclass(frozen=True)
@@ -110,12 +115,22 @@ def fit(
     return Outcome(scores, pace.seconds, stop.signal)
 
 
-def fingerprint(examples: Sequence[Any]) -> str:
-    """A short hash of the training examples, to see on resuming that they are the same."""
+def fingerprint(examples: Iterable[tuple[Any, ...]], form: str | None = None) -> str:
+    """Return a short hash of the training examples: of their values, whatever the classes that hold them.
+
+    ``form`` is how runs before this version wrote one example, with the names of its class and fields.
+    """
     digest = hashlib.blake2b(digest_size=12)
     for example in examples:
-        digest.update(repr(example).encode())
-    return digest.hexdigest()
+        digest.update((form.format(*map(repr, example)) if form else repr(tuple(example))).encode())
+    return digest.hexdigest() if form else f"values-{digest.hexdigest()}"
+
+
+def are_examples_of(run: Run, examples: Sequence[Any]) -> bool:
+    """Whether a run was trained on these examples."""
+    recorded = run.training["fingerprint"]
+    form = None if recorded.startswith("values-") else _EARLIER_FORMS[run.task]
+    return bool(fingerprint(examples, form) == recorded)
 
 
 def _warm_up(module: Training, batch: Any) -> None:
