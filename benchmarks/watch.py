@@ -38,10 +38,10 @@ def plain(model: Any, tokens: Tensor) -> Tensor:
 
 
 def watched(model: Any, tokens: Tensor) -> Tensor:
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         logits = plain(model, tokens)
-    if len(seen.layers) != model.config.num_hidden_layers:
-        sys.exit(f"expected {model.config.num_hidden_layers} layers, saw {len(seen.layers)}")
+    if len(record.layers) != model.config.num_hidden_layers:
+        sys.exit(f"expected {model.config.num_hidden_layers} layers, saw {len(record.layers)}")
     return logits
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import seen_by_hand as by_hand
+import record_by_hand as by_hand
 from pages import Open
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from regard.look.record import Seen
+    from regard.look.record import WatchRecord
 
 OPTIONS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -64,8 +64,8 @@ def opened(browser: Browser) -> Iterator[Open]:
 
 
 @pytest.fixture(scope="session")
-def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Seen]:
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WatchRecord]:
     """The page of 30 layers with 9 heads each over 4,096 tokens."""
-    seen = by_hand.long(30, 9, 4096)
+    record = by_hand.long(30, 9, 4096)
     pieces = [f"Ġtoken{number % 997}" if number % 7 else "ing" for number in range(4096)]
-    return seen.report(tmp_path_factory.mktemp("large") / "out.html", tokens=pieces), seen
+    return record.report(tmp_path_factory.mktemp("large") / "out.html", tokens=pieces), record

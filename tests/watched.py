@@ -26,7 +26,7 @@ SUMS = {"atol": 1e-4, "rtol": 1e-4}  # of places, which go into the hundreds, an
 def agrees(layer: Layer, weights: Tensor, kept: Tensor | None = None) -> None:
     """Every statistic of the layer is that of weights (B, H, Tq, Tk), at the ``kept`` queries (B, Tq)."""
     B, H, Tq, Tk = weights.shape
-    weights, seen = weights.detach().double(), layer.seen
+    weights, statistics = weights.detach().double(), layer.statistics
     assert layer.shape == (B, H, Tq, Tk), layer.shape
     kept = torch.ones(B, Tq, dtype=torch.bool) if kept is None else kept
     here = kept[:, None].expand(B, H, Tq)
@@ -35,21 +35,23 @@ def agrees(layer: Layer, weights: Tensor, kept: Tensor | None = None) -> None:
         assert (found.dtype, found.device.type, found.requires_grad) == (torch.float32, "cpu", False)
         torch.testing.assert_close(found[here].double(), expected[here], **close)
 
-    same(seen.weights, weights)
-    same(seen.entropy, torch.special.entr(weights).sum(-1))
-    same(seen.position, weights @ torch.arange(Tk, dtype=torch.float64), SUMS)
-    same(seen.max, weights.amax(-1))
+    same(statistics.weights, weights)
+    same(statistics.entropy, torch.special.entr(weights).sum(-1))
+    same(statistics.position, weights @ torch.arange(Tk, dtype=torch.float64), SUMS)
+    same(statistics.max, weights.amax(-1))
     away = torch.arange(Tk) - torch.arange(Tq)[:, None] - (Tk - Tq)
     if layer.cross:
-        assert seen.distance is None
-        assert seen.offsets is None
+        assert statistics.distance is None
+        assert statistics.offsets is None
     else:
-        same(seen.distance, (weights * away.abs()).sum(-1), SUMS)
-        for offset, there in zip(EVERYTHING.offsets or (), seen.offsets.unbind(-1), strict=True):
+        same(statistics.distance, (weights * away.abs()).sum(-1), SUMS)
+        for offset, there in zip(EVERYTHING.offsets or (), statistics.offsets.unbind(-1), strict=True):
             same(there, (weights * (away == offset)).sum(-1))
     most = min(3, Tk)
-    same(seen.top.weights[..., :most], weights.sort(descending=True).values[..., :most])
-    assert seen.top.keys.dtype == torch.int32
-    same(seen.top.weights, weights.gather(-1, seen.top.keys.long().clamp(min=0)) * (seen.top.keys >= 0))
+    same(statistics.top.weights[..., :most], weights.sort(descending=True).values[..., :most])
+    assert statistics.top.keys.dtype == torch.int32
+    same(
+        statistics.top.weights, weights.gather(-1, statistics.top.keys.long().clamp(min=0)) * (statistics.top.keys >= 0)
+    )
     received = (weights * here[..., None]).sum(2)
-    torch.testing.assert_close(seen.received.double(), received, **SUMS)
+    torch.testing.assert_close(statistics.received.double(), received, **SUMS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import seen_by_hand as by_hand
+import record_by_hand as by_hand
 from pages import VISIBLE, Open, choose, tab, told, units
 
 pytest_plugins = ["browser_fixtures"]
@@ -40,8 +40,8 @@ def test_v2_subwords_are_merged_whatever_marks_them(mark: str, opened: Open, tmp
 
 
 def test_v2_the_same_token_twice_is_two(opened: Open, tmp_path: Path) -> None:
-    seen = by_hand.model(5)
-    page = opened(seen.report(tmp_path / "out.html", tokens=["the", "cat", "the", "the", "cat"]))
+    record = by_hand.model(5)
+    page = opened(record.report(tmp_path / "out.html", tokens=["the", "cat", "the", "the", "cat"]))
     units(page).nth(4).click()
     assert sorted(told(page, "Looks at")) == [0, 1, 2, 3, 4]
     tab(page, "Matrix")

@@ -30,9 +30,9 @@ def llama(attention: str) -> LlamaForCausalLM:
 
 
 def weights_of(model: nn.Module) -> list[Tensor]:
-    with torch.no_grad(), regard.watch(model, Observe(weights=True)) as seen:
+    with torch.no_grad(), regard.watch(model, Observe(weights=True)) as record:
         model(IDS, attention_mask=KEPT)
-    return [layer.seen.weights for layer in seen.layers]
+    return [layer.statistics.weights for layer in record.layers]
 
 
 @torch.no_grad()

@@ -122,23 +122,23 @@ def test_rows_watched_of_a_run_are_those_of_the_hypothesis_that_won(kind: str, t
         weights = answer.predictions[0].weights
         assert weights is not None
         weights = weights[None, None] if weights.dim() == 2 else weights
-        seen, tokens = watched(run, answer)
-        crossing = [layer for layer in seen.layers if layer.cross]
+        record, tokens = watched(run, answer)
+        crossing = [layer for layer in record.layers if layer.cross]
         assert len(crossing) == len(weights)
         assert len(tokens["source"]) == weights.shape[3]
         assert len(tokens["target"]) == weights.shape[2] == len(tokens["answer"])
         assert tokens["target"] == ["<bos>", *tokens["answer"][:-1]]
-        known, of_layers = texts(seen, tokens, None)
-        for layer, (queries, keys) in zip(seen.layers, of_layers, strict=True):
+        known, of_layers = texts(record, tokens, None)
+        for layer, (queries, keys) in zip(record.layers, of_layers, strict=True):
             named = tokens["answer" if layer.cross else "target" if "decoder" in layer.name else "source"]
             assert [piece.strip() for piece in known[queries]["examples"][0]["pieces"]] == named
             named = tokens["target" if "decoder.layers" in layer.name and not layer.cross else "source"]
             assert [piece.strip() for piece in known[keys]["examples"][0]["pieces"]] == named
         for layer, expected in zip(crossing, weights, strict=True):
-            assert layer.seen.entropy is not None
+            assert layer.statistics.entropy is not None
             entropy = torch.special.entr(expected).sum(-1)
-            torch.testing.assert_close(layer.seen.entropy[0], entropy, rtol=0, atol=1e-5)
-            share = [one.first for one in seen.summary() if one.layer == layer.name]
+            torch.testing.assert_close(layer.statistics.entropy[0], entropy, rtol=0, atol=1e-5)
+            share = [one.first for one in record.summary() if one.layer == layer.name]
             assert share == pytest.approx(expected[..., 0].mean(-1).tolist(), abs=1e-5)
 
 

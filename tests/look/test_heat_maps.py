@@ -62,7 +62,7 @@ def boxes(ax: Axes, axis: str) -> list[Bbox]:
 
 def test_public_names() -> None:
     pictures = ["alignment", "alignments", "grid", "position_encoding", "save"]
-    assert look.__all__ == ["Alignment", "Layer", "Seen", *pictures, "widget"]
+    assert look.__all__ == ["Alignment", "Layer", "WatchRecord", *pictures, "widget"]
 
 
 # --- what is drawn

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-import seen_by_hand as by_hand
+import record_by_hand as by_hand
 from regard import errors, look
 from regard.functional import Observe
 from regard.look.page import encoding as packing
@@ -22,7 +22,7 @@ from regard.look.page import html as report
 from regard.look.page.encoding import packed
 from regard.look.pictures import layout as panels
 from regard.look.reading.heads import Summary
-from regard.look.record import Layer, Seen
+from regard.look.record import Layer, WatchRecord
 
 pytest_plugins = ["browser_fixtures"]
 
@@ -74,7 +74,7 @@ def test_links_are_the_largest_weights(queries: int, keys: int | None) -> None:
 
 def test_a_window_of_queries_keeps_its_place() -> None:
     layer = by_hand.layer("layer", 3, 11, keep=True)
-    late = Layer(layer.name, layer.seen, layer.shape, layer.heads, first_query=8)
+    late = Layer(layer.name, layer.statistics, layer.shape, layer.heads, first_query=8)
     assert packed([late], 1e9).layers[0]["first"] == 8
     np.testing.assert_allclose(links(packed([late], 1e9), 0), links(packed([layer], 1e9), 0))
 
@@ -115,13 +115,13 @@ def test_a_matrix_is_there_where_it_was_asked_for_or_is_small() -> None:
 
 def test_spoiled_numbers_are_nothing() -> None:
     layer = by_hand.layer("layer", 5)
-    layer.seen.entropy[0, 0, 1] = math.nan
-    layer.seen.received[0, 0, 2] = math.nan
-    layer.seen.top.weights[0, 0, 3] = math.nan
+    layer.statistics.entropy[0, 0, 1] = math.nan
+    layer.statistics.received[0, 0, 2] = math.nan
+    layer.statistics.top.weights[0, 0, 3] = math.nan
     assert not links(packed([layer], 1e9), 0)[0, 3].any()
 
 
-def test_thirty_layers_of_nine_heads_over_4096_tokens_are_below_5_mb(large: tuple[Path, Seen]) -> None:
+def test_thirty_layers_of_nine_heads_over_4096_tokens_are_below_5_mb(large: tuple[Path, WatchRecord]) -> None:
     path, _ = large
     assert 3_000_000 < path.stat().st_size < 5_000_000  # and what room there is, is used
     (note, _) = about(path)["notes"]
@@ -175,12 +175,12 @@ def test_the_colours_are_those_of_pictures() -> None:
 
 
 def test_summaries_are_told_in_the_order_of_layers_and_heads(tmp_path: Path) -> None:
-    seen = by_hand.model(7)
-    told = about(seen.report(tmp_path / "out.html"))["summaries"]
+    record = by_hand.model(7)
+    told = about(record.report(tmp_path / "out.html"))["summaries"]
     fields = list(Summary.__dataclass_fields__)[2:]
     names = re.search(r"const SHARES = .*?const NUMBERS.*?\n", report.script("file.js"), re.DOTALL)[0]
     assert fields == re.findall(r'"(\w+)"', names)
-    for row, summary in zip(told, seen.summary(), strict=True):
+    for row, summary in zip(told, record.summary(), strict=True):
         for number, name in zip(row, fields, strict=True):
             expected = getattr(summary, name)
             assert number is None if math.isnan(expected) else number == pytest.approx(expected, rel=1e-3)
@@ -201,16 +201,16 @@ class Tokenizer:
 
 def test_tokens_come_from_the_ids_of_the_call(tmp_path: Path) -> None:
     inputs = {"input_ids": torch.tensor([[0, 1, 2], [0, 3, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
-    seen = Seen([by_hand.layer("layer", 5, batch=2)], inputs)
-    first, second = about(seen.report(tmp_path / "out.html", tokenizer=Tokenizer()))["texts"][0]["examples"]
+    record = WatchRecord([by_hand.layer("layer", 5, batch=2)], inputs)
+    first, second = about(record.report(tmp_path / "out.html", tokenizer=Tokenizer()))["texts"][0]["examples"]
     assert first["pieces"] == ["<s>", " un", "seen", "3", "4"]  # two were generated: they have no names
     assert (first["special"], first["words"][:2]) == ([0], [0, 1])
     assert (first["padded"], second["padded"]) == ([], [2])
 
 
 def test_texts_of_a_translation(tmp_path: Path) -> None:
-    seen = by_hand.translation(5, 3)
-    told = about(seen.report(tmp_path / "out.html", tokens={"source": list("abcde"), "target": list("xyz")}))
+    record = by_hand.translation(5, 3)
+    told = about(record.report(tmp_path / "out.html", tokens={"source": list("abcde"), "target": list("xyz")}))
     assert [text["side"] for text in told["texts"]] == ["source", "target"]
     assert [layer["of"] for layer in told["layers"]] == [[0, 0], [1, 1], [1, 0]]
 
@@ -236,7 +236,7 @@ def test_tokens_that_do_not_fit_are_refused_in_one_line(tokens: object, message:
 
 def test_nothing_seen_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.ArgumentError, match="at least one attention, none was seen"):
-        Seen().report(tmp_path / "out.html")
+        WatchRecord().report(tmp_path / "out.html")
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ def distances(weights: torch.Tensor) -> torch.Tensor:
 
 def check(looked: Looked, name: str, weights: torch.Tensor) -> None:
     """The layer's summary, against matrices (1, H, Tq, Tk)."""
-    found = [one for one in looked.seen.summary() if one.layer == name]
+    found = [one for one in looked.record.summary() if one.layer == name]
     assert len(found) == weights.shape[1]
     for head, one in enumerate(found):
         matrix = weights[0, head].double()
         assert one.first == pytest.approx(matrix[:, 0].mean().item(), abs=1e-4)
         assert one.entropy == pytest.approx(torch.special.entr(matrix).sum(-1).mean().item(), abs=1e-4)
-        if looked.seen[name].cross:
+        if looked.record[name].cross:
             assert math.isnan(one.previous)
             continue
         assert one.itself == pytest.approx(matrix.diagonal().mean().item(), abs=1e-4)
@@ -53,7 +53,7 @@ def test_an_encoder_reads(folders: dict[str, Path], opened: dict[str, Target]) -
     model = AutoModel.from_pretrained(folders["encoder"], **EAGER)
     with torch.inference_mode():
         attentions = model(**target.tokenizer(TEXT, return_tensors="pt"), output_attentions=True).attentions
-    for layer, weights in zip(looked.seen.layers, attentions, strict=True):
+    for layer, weights in zip(looked.record.layers, attentions, strict=True):
         check(looked, layer.name, weights)
 
 
@@ -68,9 +68,9 @@ def test_a_causal_model_goes_on_and_its_rows_are_those_of_the_answer(
     with torch.inference_mode():
         ids = model.generate(**prompt, max_new_tokens=7, do_sample=False)
         attentions = model(ids, output_attentions=True).attentions
-    assert torch.equal(looked.seen.inputs["input_ids"], ids)
+    assert torch.equal(looked.record.inputs["input_ids"], ids)
     assert looked.answer == target.tokenizer.decode(ids[0, begin:], skip_special_tokens=True)
-    for layer, weights in zip(looked.seen.layers, attentions, strict=True):
+    for layer, weights in zip(looked.record.layers, attentions, strict=True):
         check(looked, layer.name, weights)
     told = ["(the first token)", *TEXT.split("\n\n"), "(the answer itself)"]
     assert [passage.text for passage in looked.passages] == told
@@ -93,30 +93,30 @@ def test_the_rows_of_a_seq2seq_model_are_those_of_the_hypothesis_that_won(
         found = model.generate(
             **target.tokenizer(TEXT, return_tensors="pt"), output_attentions=True, return_dict_in_generate=True
         )
-    assert torch.equal(looked.seen.inputs["decoder_input_ids"], found.sequences[:, :-1])
+    assert torch.equal(looked.record.inputs["decoder_input_ids"], found.sequences[:, :-1])
     assert looked.tokens == {"answer": target.tokenizer.convert_ids_to_tokens(found.sequences[0, 1:])}
     assert looked.answer == target.tokenizer.decode(found.sequences[0], skip_special_tokens=True)
     beams = found.beam_indices[0]
     beams = beams[beams >= 0].tolist()
     assert len(set(beams)) > 1, "expected a search in which the winner was not always on the same beam"
-    crossing = [layer for layer in looked.seen.layers if layer.cross]
-    total = torch.zeros(looked.seen.layers[0].shape[3])
+    crossing = [layer for layer in looked.record.layers if layer.cross]
+    total = torch.zeros(looked.record.layers[0].shape[3])
     for number, layer in enumerate(crossing):
         steps = torch.cat([found.cross_attentions[t][number][beam] for t, beam in enumerate(beams)], 1)[None]
-        kept = layer.kept
+        kept = layer.inputs
         assert kept is not None
         weights = (kept.query @ kept.key.mT / math.sqrt(kept.query.shape[-1])).softmax(-1)
         torch.testing.assert_close(weights, steps, rtol=0, atol=1e-5)
         total += steps.mean((0, 1, 2)) / len(crossing)
     for passage in looked.passages:
         assert passage.share == pytest.approx(total[passage.tokens].sum().item(), abs=1e-5)
-    assert len(target.look(TEXT, generate=3).seen.inputs["decoder_input_ids"][0]) == 3
+    assert len(target.look(TEXT, generate=3).record.inputs["decoder_input_ids"][0]) == 3
 
 
 def test_a_long_text_is_cut_to_what_the_model_takes(opened: dict[str, Target]) -> None:
     looked = opened["encoder"].look(TEXT * 3)
     assert looked.cut is not None
-    assert looked.cut[1] == 53 == looked.seen.layers[0].shape[3]
+    assert looked.cut[1] == 53 == looked.record.layers[0].shape[3]
     looked = opened["causal"].look("cat " * 400, generate=7)
     assert looked.cut is not None
     assert looked.cut[1] == 300

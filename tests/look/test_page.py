@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-import seen_by_hand as by_hand
+import record_by_hand as by_hand
 from pages import VISIBLE, Open, choose, settled, tab, told, units
 from regard.look.page import html as report
 from regard.look.page import notebook
-from regard.look.record import Layer, Seen
+from regard.look.record import Layer, WatchRecord
 
 if TYPE_CHECKING:
     pass
@@ -27,9 +27,9 @@ WORDS = ["[CLS]", "the", "cat", "sat", "on", "the", "un", "##believ", "##able", 
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> tuple[Path, Seen]:
-    seen = by_hand.model(len(WORDS), layers=3)
-    return seen.report(tmp_path / "text.html", tokens=WORDS, title="A cat"), seen
+def text(tmp_path: Path) -> tuple[Path, WatchRecord]:
+    record = by_hand.model(len(WORDS), layers=3)
+    return record.report(tmp_path / "text.html", tokens=WORDS, title="A cat"), record
 
 
 def expect(found: dict[int, float], weights: torch.Tensor) -> None:
@@ -44,12 +44,12 @@ def expect(found: dict[int, float], weights: torch.Tensor) -> None:
 # --- heads
 
 
-def test_a_tile_for_each_head_tells_all_its_numbers(opened: Open, text: tuple[Path, Seen]) -> None:
-    path, seen = text
+def test_a_tile_for_each_head_tells_all_its_numbers(opened: Open, text: tuple[Path, WatchRecord]) -> None:
+    path, record = text
     page = opened(path)
     tiles = page.get_by_role("gridcell")
     assert tiles.count() == 9
-    summary = seen.summary()[4]
+    summary = record.summary()[4]
     name = tiles.nth(4).get_attribute("aria-label")
     assert name.startswith(f"layer 1, head 1: first token {summary.first:.2f}, previous token {summary.previous:.2f}")
     tiles.nth(4).hover()
@@ -59,18 +59,18 @@ def test_a_tile_for_each_head_tells_all_its_numbers(opened: Open, text: tuple[Pa
     assert tiles.nth(4).get_attribute("aria-selected") == "true"
 
 
-def test_colours_follow_the_number_chosen(opened: Open, text: tuple[Path, Seen]) -> None:
-    path, seen = text
+def test_colours_follow_the_number_chosen(opened: Open, text: tuple[Path, WatchRecord]) -> None:
+    path, record = text
     page = opened(path)
     for name in ("first", "entropy"):
         page.get_by_label("coloured by").select_option(name)
         colours = [tile.evaluate("tile => tile.style.backgroundColor") for tile in page.locator(".tile").all()]
         lightness = [sum(map(int, re.findall(r"\d+", colour))) for colour in colours]
-        values = [getattr(summary, name) for summary in seen.summary()]
+        values = [getattr(summary, name) for summary in record.summary()]
         assert sorted(range(9), key=values.__getitem__)[-1] == lightness.index(min(lightness))
 
 
-def test_arrows_move_through_the_heads(opened: Open, text: tuple[Path, Seen]) -> None:
+def test_arrows_move_through_the_heads(opened: Open, text: tuple[Path, WatchRecord]) -> None:
     page = opened(text[0])
     page.get_by_role("rowheader").first.focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "End"):
@@ -85,15 +85,15 @@ def test_arrows_move_through_the_heads(opened: Open, text: tuple[Path, Seen]) ->
 
 @pytest.mark.parametrize("head", [None, 2])
 def test_a_picked_token_tells_where_it_looks_and_who_looks_at_it(
-    head: int | None, opened: Open, text: tuple[Path, Seen]
+    head: int | None, opened: Open, text: tuple[Path, WatchRecord]
 ) -> None:
-    path, seen = text
+    path, record = text
     page = opened(path)
     choose(page, "Tokens")
     if head is not None:
         page.locator(".tile").nth(head).click()
     units(page).nth(5).click()
-    weights = by_hand.weights(seen.layers[0])[0]
+    weights = by_hand.weights(record.layers[0])[0]
     matrix = weights.mean(0) if head is None else weights[head]
     expect(told(page, "Looks at"), matrix[5])
     expect(told(page, "Is looked at by"), matrix[:, 5])
@@ -101,13 +101,13 @@ def test_a_picked_token_tells_where_it_looks_and_who_looks_at_it(
     assert said.startswith("the, token 5; looks at ")
 
 
-def test_words_are_sums_over_keys_and_means_over_queries(opened: Open, text: tuple[Path, Seen]) -> None:
-    path, seen = text
+def test_words_are_sums_over_keys_and_means_over_queries(opened: Open, text: tuple[Path, WatchRecord]) -> None:
+    path, record = text
     page = opened(path)
     assert units(page).all_inner_texts() == ["[CLS]", "the", "cat", "sat", "on", "the", "unbelievable", "mat", "[SEP]"]
     units(page).nth(6).click()
     starts = [0, 1, 2, 3, 4, 5, 6, 9, 10, 11]
-    matrix = by_hand.weights(seen.layers[0])[0].mean(0)
+    matrix = by_hand.weights(record.layers[0])[0].mean(0)
     spans = list(pairwise(starts))
     merged = torch.stack([torch.stack([matrix[a:b, c:d].sum(1).mean() for c, d in spans]) for a, b in spans])
     expect(told(page, "Looks at"), merged[6])
@@ -117,7 +117,7 @@ def test_words_are_sums_over_keys_and_means_over_queries(opened: Open, text: tup
     assert units(page).count() == len(WORDS)
 
 
-def test_keys_walk_through_the_text(opened: Open, text: tuple[Path, Seen]) -> None:
+def test_keys_walk_through_the_text(opened: Open, text: tuple[Path, WatchRecord]) -> None:
     page = opened(text[0])
     page.get_by_role("listbox").focus()
     picked = page.locator(".unit[aria-selected=true]" + VISIBLE)
@@ -137,8 +137,8 @@ def test_keys_walk_through_the_text(opened: Open, text: tuple[Path, Seen]) -> No
 
 
 def test_up_and_down_go_by_line(opened: Open, tmp_path: Path) -> None:
-    seen = by_hand.model(211, layers=1, keep=False)
-    page = opened(seen.report(tmp_path / "text.html"))
+    record = by_hand.model(211, layers=1, keep=False)
+    page = opened(record.report(tmp_path / "text.html"))
     units(page).nth(3).click()
     page.get_by_role("listbox").focus()
     page.keyboard.press("ArrowDown")
@@ -150,7 +150,7 @@ def test_up_and_down_go_by_line(opened: Open, tmp_path: Path) -> None:
     assert page.locator(".unit[aria-selected=true]").inner_text() == "3"
 
 
-def test_a_link_leads_to_its_token(opened: Open, text: tuple[Path, Seen]) -> None:
+def test_a_link_leads_to_its_token(opened: Open, text: tuple[Path, WatchRecord]) -> None:
     page = opened(text[0])
     units(page).nth(8).click()
     row = page.locator(".list").first.locator("li button").first
@@ -159,7 +159,7 @@ def test_a_link_leads_to_its_token(opened: Open, text: tuple[Path, Seen]) -> Non
     assert page.locator(".unit[aria-selected=true]").evaluate("unit => unit.unit") == int(index)
 
 
-def test_a_token_that_is_shaded_can_still_be_read(opened: Open, text: tuple[Path, Seen]) -> None:
+def test_a_token_that_is_shaded_can_still_be_read(opened: Open, text: tuple[Path, WatchRecord]) -> None:
     for scheme in ("light", "dark"):
         page = opened(text[0], color_scheme=scheme)
         units(page).nth(8).click()
@@ -190,8 +190,8 @@ def contrast(one: list[int], other: list[int]) -> float:
 # --- matrix, alignment, steps
 
 
-def test_the_matrix_is_read_with_arrows(opened: Open, text: tuple[Path, Seen]) -> None:
-    path, seen = text
+def test_the_matrix_is_read_with_arrows(opened: Open, text: tuple[Path, WatchRecord]) -> None:
+    path, record = text
     page = opened(path)
     choose(page, "Tokens")
     page.locator(".tile").nth(1).click()
@@ -199,7 +199,7 @@ def test_the_matrix_is_read_with_arrows(opened: Open, text: tuple[Path, Seen]) -
     page.locator(".field" + VISIBLE).focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
-    weight = 100 * float(by_hand.weights(seen.layers[0])[0, 1, 2, 1])
+    weight = 100 * float(by_hand.weights(record.layers[0])[0, 1, 2, 1])
     said = page.locator(".cell" + VISIBLE).inner_text()
     assert said.startswith("cat 2 → the 1")
     assert float(re.search(r"([\d.]+) %", said)[1]) == pytest.approx(weight, abs=0.5)
@@ -208,26 +208,26 @@ def test_the_matrix_is_read_with_arrows(opened: Open, text: tuple[Path, Seen]) -
 
 
 def test_an_alignment_has_the_answer_down_and_the_source_across(opened: Open, tmp_path: Path) -> None:
-    seen = by_hand.translation(7, 5, keep=True)
+    record = by_hand.translation(7, 5, keep=True)
     tokens = {
         "source": ["le", "chat", "dort", "sur", "la", "natte", "."],
         "target": ["the", "cat", "sleeps", "there", "."],
     }
-    page = opened(seen.report(tmp_path / "text.html", tokens=tokens))
+    page = opened(record.report(tmp_path / "text.html", tokens=tokens))
     tab(page, "Alignment")
     field = page.locator(".field" + VISIBLE)
     assert field.get_attribute("aria-label").startswith("Weights of 5 queries, rows, on 7 keys, columns")
     field.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
-    weight = 100 * float(by_hand.weights(seen.layers[2])[0, :, 1, 1].mean())
+    weight = 100 * float(by_hand.weights(record.layers[2])[0, :, 1, 1].mean())
     said = page.locator(".cell" + VISIBLE).inner_text()
     assert said.startswith("cat 1 → chat 1")
     assert float(re.search(r"([\d.]+) %", said)[1]) == pytest.approx(weight, abs=0.5)
     tab(page, "Text")
     page.locator("[role=grid]").last.locator(".tile").first.click()
     page.get_by_role("option", name="dort").click()
-    expect(told(page, "Is looked at by"), by_hand.weights(seen.layers[2])[0, 0, :, 2])
+    expect(told(page, "Is looked at by"), by_hand.weights(record.layers[2])[0, 0, :, 2])
 
 
 def test_without_the_matrix_it_is_drawn_from_links(opened: Open, tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ def test_the_taught_example_shows_its_numbers(opened: Open, tmp_path: Path) -> N
     assert [row.split("\t")[5].strip() for row in table.locator("tbody tr").all_inner_texts()] == ["0.50", "0.50"]
 
 
-def test_steps_of_the_model_end_in_its_weights(opened: Open, text: tuple[Path, Seen]) -> None:
-    path, seen = text
+def test_steps_of_the_model_end_in_its_weights(opened: Open, text: tuple[Path, WatchRecord]) -> None:
+    path, record = text
     page = opened(path)
     page.locator(".tile").nth(5).click()  # layer 1, head 2
     tab(page, "Step by step")
@@ -272,7 +272,7 @@ def test_steps_of_the_model_end_in_its_weights(opened: Open, text: tuple[Path, S
     page.get_by_role("button", name="softmax").click()
     rows = [row.split("\t") for row in page.locator("tbody tr").all_inner_texts()]
     found = [float(row[-1]) for row in rows]
-    assert found == pytest.approx(by_hand.weights(seen.layers[1])[0, 2, 4].tolist(), abs=0.006)
+    assert found == pytest.approx(by_hand.weights(record.layers[1])[0, 2, 4].tolist(), abs=0.006)
     assert [row[4].strip() for row in rows][5:] == ["−∞"] * 6  # what comes later is masked
     choose(page, "a small example")
     assert "q₁ = (1, 2)" in page.locator(".steps").inner_text()
@@ -281,7 +281,7 @@ def test_steps_of_the_model_end_in_its_weights(opened: Open, text: tuple[Path, S
 # --- the page
 
 
-def test_tabs_by_keys_and_roles(opened: Open, text: tuple[Path, Seen]) -> None:
+def test_tabs_by_keys_and_roles(opened: Open, text: tuple[Path, WatchRecord]) -> None:
     page = opened(text[0])
     page.get_by_role("tab", name="Text").focus()
     page.keyboard.press("ArrowRight")
@@ -295,7 +295,7 @@ def test_tabs_by_keys_and_roles(opened: Open, text: tuple[Path, Seen]) -> None:
     assert all(names)
 
 
-def test_tab_reaches_everything_in_a_few_stops(opened: Open, text: tuple[Path, Seen]) -> None:
+def test_tab_reaches_everything_in_a_few_stops(opened: Open, text: tuple[Path, WatchRecord]) -> None:
     page = opened(text[0])
     stops = []
     for _ in range(12):
@@ -305,7 +305,9 @@ def test_tab_reaches_everything_in_a_few_stops(opened: Open, text: tuple[Path, S
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_by_the_system_and_by_the_switch(scheme: str, opened: Open, text: tuple[Path, Seen]) -> None:
+def test_light_and_dark_by_the_system_and_by_the_switch(
+    scheme: str, opened: Open, text: tuple[Path, WatchRecord]
+) -> None:
     page = opened(text[0], color_scheme=scheme)
     other = {"light": "dark", "dark": "light"}[scheme]
     assert page.locator(".regard").get_attribute("data-theme") == scheme
@@ -318,9 +320,9 @@ def test_light_and_dark_by_the_system_and_by_the_switch(scheme: str, opened: Ope
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1360])
 def test_nothing_sticks_out_of_a_narrow_screen(width: int, opened: Open, tmp_path: Path) -> None:
-    seen = by_hand.model(61, layers=3, heads=31)
+    record = by_hand.model(61, layers=3, heads=31)
     tokens = ["Donaudampfschifffahrtsgesellschaft" * 3, *map(str, range(60))]
-    page = opened(seen.report(tmp_path / "text.html", tokens=tokens, title="x" * 200), width=width)
+    page = opened(record.report(tmp_path / "text.html", tokens=tokens, title="x" * 200), width=width)
     units(page).nth(0).click()
     for name in ("Text", "Matrix", "Step by step"):
         tab(page, name)
@@ -328,40 +330,42 @@ def test_nothing_sticks_out_of_a_narrow_screen(width: int, opened: Open, tmp_pat
 
 
 def test_examples_of_a_batch_are_chosen(opened: Open, tmp_path: Path) -> None:
-    seen = by_hand.model(5, batch=2)
-    page = opened(seen.report(tmp_path / "text.html", tokens=[list("abcde"), list("vwxyz")]))
+    record = by_hand.model(5, batch=2)
+    page = opened(record.report(tmp_path / "text.html", tokens=[list("abcde"), list("vwxyz")]))
     page.get_by_label("example").select_option(label="2")
     page.get_by_role("option", name="v", exact=True).wait_for()
     assert units(page).all_inner_texts() == list("vwxyz")
     units(page).nth(4).click()
-    expect(told(page, "Looks at"), by_hand.weights(seen.layers[0])[1].mean(0)[4])
+    expect(told(page, "Looks at"), by_hand.weights(record.layers[0])[1].mean(0)[4])
 
 
 def test_calls_of_other_sizes_stand_side_by_side(opened: Open, tmp_path: Path) -> None:
-    seen = Seen([by_hand.layer("model", 7, batch=2, keep=True), by_hand.layer("model", 3, keep=True)])
-    page = opened(seen.report(tmp_path / "text.html"))
+    record = WatchRecord([by_hand.layer("model", 7, batch=2, keep=True), by_hand.layer("model", 3, keep=True)])
+    page = opened(record.report(tmp_path / "text.html"))
     page.get_by_label("example").select_option(label="2")
     for number, (count, example) in enumerate(((7, 1), (3, 0))):
         page.get_by_role("rowheader").nth(number).click()
         settled(page)
         assert units(page).count() == count
         units(page).nth(2).click()
-        expect(told(page, "Looks at"), by_hand.weights(seen.layers[number])[example].mean(0)[2])
+        expect(told(page, "Looks at"), by_hand.weights(record.layers[number])[example].mean(0)[2])
 
 
 def test_what_was_not_asked_for_is_said(opened: Open, tmp_path: Path) -> None:
     plain = by_hand.layer("layer", 5)
-    seen = Seen([Layer("layer", type(plain.seen)(entropy=plain.seen.entropy), plain.shape, plain.heads)])
-    page = opened(seen.report(tmp_path / "text.html"))
+    record = WatchRecord(
+        [Layer("layer", type(plain.statistics)(entropy=plain.statistics.entropy), plain.shape, plain.heads)]
+    )
+    page = opened(record.report(tmp_path / "text.html"))
     units(page).nth(2).click()
     assert "Links were not asked for" in page.locator("aside").inner_text()
     tab(page, "Matrix")
     assert "Neither the weights nor links" in page.locator(".matrix" + VISIBLE).inner_text()
 
 
-def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, Seen]) -> None:
+def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, WatchRecord]) -> None:
     """30 layers of 9 heads over 4,096 tokens: there at once, and each layer when it is looked at."""
-    path, seen = large
+    path, record = large
     page = opened(path)
     choose(page, "Tokens")
     assert page.get_by_role("gridcell").count() == 270
@@ -370,7 +374,7 @@ def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, Seen]) 
     page.locator(".tile").nth(269).click()
     assert page.locator(".card").inner_text().startswith("Layer 29 · head 8")
     units(page).nth(4095).click()
-    heaviest = seen.layers[29].seen.top
+    heaviest = record.layers[29].statistics.top
     assert next(iter(told(page, "Looks at"))) == int(heaviest.keys[0, 8, 4095, 0])
     tab(page, "Matrix")
     assert "the heaviest of several pairs" in page.locator(".matrix" + VISIBLE).inner_text()
@@ -379,8 +383,8 @@ def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, Seen]) 
 def test_the_same_page_in_a_notebook(opened: Open, tmp_path: Path) -> None:
     """The widget's module, given what anywidget gives it."""
     pytest.importorskip("anywidget")
-    seen = by_hand.model(len(WORDS))
-    shown = notebook.widget(seen, tokens=WORDS, title="A cat")
+    record = by_hand.model(len(WORDS))
+    shown = notebook.widget(record, tokens=WORDS, title="A cat")
     blobs = {key: base64.b64encode(blob).decode() for key, blob in shown.blobs.items()}
     (tmp_path / "empty.html").write_text("<!DOCTYPE html><div id=here><main aria-busy=false></main></div>", "utf-8")
     page = opened(tmp_path / "empty.html")

@@ -59,9 +59,9 @@ def test_torchs_layer(need_weights: bool, masked: str | None) -> None:
     if masked in ("padding", "both"):
         options["key_padding_mask"] = PADDING
     _, weights = layer(x, x, x, **options | {"need_weights": True}, average_attn_weights=False)
-    with regard.watch(layer, EVERYTHING) as seen:
+    with regard.watch(layer, EVERYTHING) as record:
         layer(x, x, x, **options)
-    (found,) = seen.layers
+    (found,) = record.layers
     assert (found.name, found.cross, found.heads) == ("MultiheadAttention", False, (0, 1, 2))
     agrees(found, weights, ~PADDING if masked in ("padding", "both") else None)
 
@@ -71,10 +71,10 @@ def test_torchs_layer_between_two_sequences(need_weights: bool) -> None:
     layer = nn.MultiheadAttention(DIM, HEADS, kdim=5, vdim=5, add_bias_kv=True, add_zero_attn=True)
     query, memory = torch.randn(4, B, DIM), torch.randn(T, B, 5)
     _, weights = layer(query, memory, memory, average_attn_weights=False)
-    with regard.watch(layer, EVERYTHING) as seen:
+    with regard.watch(layer, EVERYTHING) as record:
         layer(query, memory, memory, need_weights=need_weights)
-    assert seen.layers[0].cross
-    agrees(seen.layers[0], weights)
+    assert record.layers[0].cross
+    agrees(record.layers[0], weights)
 
 
 def test_torchs_encoder_with_its_fast_path() -> None:
@@ -82,22 +82,22 @@ def test_torchs_encoder_with_its_fast_path() -> None:
     x = torch.randn(B, T, DIM)
     with torch.no_grad():
         fast = encoder(x, src_key_padding_mask=PADDING)
-        with regard.watch(encoder, EVERYTHING) as seen:
+        with regard.watch(encoder, EVERYTHING) as record:
             output = encoder(x, src_key_padding_mask=PADDING)
         with torch.enable_grad():
             plain = encoder(x, src_key_padding_mask=PADDING)
     assert torch.equal(output[~PADDING], plain[~PADDING])  # as without the fast path
     torch.testing.assert_close(output[~PADDING], fast[~PADDING])
-    assert [layer.name for layer in seen.layers] == ["layers.0.self_attn", "layers.1.self_attn"]
+    assert [layer.name for layer in record.layers] == ["layers.0.self_attn", "layers.1.self_attn"]
     _, weights = encoder.layers[0].self_attn(x, x, x, key_padding_mask=PADDING, average_attn_weights=False)
-    agrees(seen.layers[0], weights, ~PADDING)
+    agrees(record.layers[0], weights, ~PADDING)
 
 
 def test_torchs_transformer() -> None:
     model = nn.Transformer(DIM, 4, 1, 2, 16, batch_first=True).eval()
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model(torch.randn(B, T, DIM), torch.randn(B, 5, DIM), tgt_is_causal=True, tgt_mask=causal_for(5))
-    names = [(layer.name, layer.shape[2:], layer.cross) for layer in seen.layers]
+    names = [(layer.name, layer.shape[2:], layer.cross) for layer in record.layers]
     assert names == [
         ("encoder.layers.0.self_attn", (T, T), False),
         ("decoder.layers.0.self_attn", (5, 5), False),
@@ -129,20 +129,20 @@ def test_torchs_function(rank: int, masked: str) -> None:
         options = {"attn_mask": allowed}
     model = nn.Identity()
     model.forward = lambda q, k: attend(q, k, k, scale=0.3, **options)
-    with regard.watch(model, EVERYTHING) as seen:
+    with regard.watch(model, EVERYTHING) as record:
         model(q, k)
     weights = by_formula(q, k, allowed, 0.3)
     four = {2: (1, 1), 3: (2, 1), 4: (2, 5), 5: (10, 3)}[rank]  # of three axes the first is the batch
-    agrees(seen.layers[0], weights.reshape(*four, 3, 7))
+    agrees(record.layers[0], weights.reshape(*four, 3, 7))
 
 
 def test_grouped_heads_and_a_shared_batch() -> None:
     q, k = torch.randn(3, 9, T, 4), torch.randn(1, 3, T, 4)
     model = nn.Identity()
     model.forward = lambda q, k: attend(q, k.expand(3, -1, -1, -1), k, enable_gqa=True)
-    with regard.watch(model, EVERYTHING) as seen:
+    with regard.watch(model, EVERYTHING) as record:
         model(q, k)
-    agrees(seen.layers[0], by_formula(q, k.repeat_interleave(3, 1)))
+    agrees(record.layers[0], by_formula(q, k.repeat_interleave(3, 1)))
 
 
 def test_our_own_layers() -> None:
@@ -154,18 +154,18 @@ def test_our_own_layers() -> None:
         (MultiHeadAttention(DIM, HEADS, score="additive"), (x, memory), True),
     ):
         _, observed = layer(*given, observe=WEIGHTS)
-        with regard.watch(layer, EVERYTHING) as seen:
+        with regard.watch(layer, EVERYTHING) as record:
             layer(*given)
-        assert seen.layers[0].cross == cross
-        agrees(seen.layers[0], observed.weights)
+        assert record.layers[0].cross == cross
+        agrees(record.layers[0], observed.weights)
 
 
 def test_our_own_function_is_seen_once() -> None:
     for impl in ("sdpa", "reference"):
         layer = MultiHeadAttention(DIM, HEADS, impl=impl)
-        with regard.watch(layer) as seen:
+        with regard.watch(layer) as record:
             layer(torch.randn(B, T, DIM), mask=causal() & window(3))
-        assert len(seen.layers) == 1
+        assert len(record.layers) == 1
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (3, 5, 4), (2, 3, 5, 4), (2, 2, 3, 5, 4)])
@@ -177,11 +177,11 @@ def test_our_own_masks(shape: tuple[int, ...]) -> None:
     for score in (regard.ScaledDot(), Additive(torch.randn(4))):
         model = nn.Identity()
         model.forward = lambda q, score=score: regard.attention(q, q, q, score=score, mask=mask)
-        with regard.watch(model, EVERYTHING) as seen:
+        with regard.watch(model, EVERYTHING) as record:
             model(q)
         _, expected = regard.attention(q, q, q, score=score, mask=mask, observe=WEIGHTS)
         four = {2: (1, 1), 3: (1, 3), 4: (2, 3), 5: (4, 3)}[len(shape)]  # of three axes the first is the heads
-        agrees(seen.layers[0], expected.weights.reshape(*four, 5, 5))
+        agrees(record.layers[0], expected.weights.reshape(*four, 5, 5))
 
 
 @pytest.mark.parametrize("score", ["additive", "dot"])
@@ -195,7 +195,7 @@ def test_a_recurrent_model_is_seen_in_one_layer(score: str, cell: str, input_fee
     source, lengths, target = torch.randint(4, 11, (B, T)), torch.tensor([T, 4]), torch.randint(4, 13, (B, 5))
     with torch.no_grad():
         plain = model(source, lengths, target)
-        with regard.watch(model, EVERYTHING) as seen:
+        with regard.watch(model, EVERYTHING) as record:
             output = model(source, lengths, target)
         state, memory, rows = None, model.encode(source, lengths), []
         state = model.start(memory)
@@ -203,7 +203,7 @@ def test_a_recurrent_model_is_seen_in_one_layer(score: str, cell: str, input_fee
             _, state, observed = model.step(token, state, memory, WEIGHTS)
             rows.append(observed.weights)
     assert torch.equal(output, plain)
-    (layer,) = seen.layers
+    (layer,) = record.layers
     assert (layer.name, layer.cross) == ("attention", True)
     agrees(layer, torch.cat(rows, 2))
 
@@ -211,29 +211,29 @@ def test_a_recurrent_model_is_seen_in_one_layer(score: str, cell: str, input_fee
 def test_keys_that_are_all_alike_behind_the_end() -> None:
     model = RecurrentSeq2Seq(RecurrentConfig(source_size=11, target_size=13, embed_dim=4, hidden_dim=6, score="dot"))
     source, lengths, target = torch.randint(4, 11, (1, T)), torch.tensor([3]), torch.randint(4, 13, (1, 5))
-    with torch.no_grad(), regard.watch(model.eval(), WEIGHTS) as seen:
+    with torch.no_grad(), regard.watch(model.eval(), WEIGHTS) as record:
         model(source, lengths, target)
-    assert [layer.shape for layer in seen.layers] == [(1, 1, 5, T)]
-    assert not seen.layers[0].seen.weights[..., 3:].any()
+    assert [layer.shape for layer in record.layers] == [(1, 1, 5, T)]
+    assert not record.layers[0].statistics.weights[..., 3:].any()
 
 
 def test_two_batches_are_two_layers() -> None:
     model = RecurrentSeq2Seq(RecurrentConfig(source_size=11, target_size=13, embed_dim=4, hidden_dim=6, score="dot"))
     source, lengths = torch.randint(4, 11, (B, T)), torch.tensor([T, 4])
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model(source, lengths, torch.randint(4, 13, (B, 5)))
         model(source, lengths, torch.randint(4, 13, (B, 5)))
-    assert [layer.shape[2] for layer in seen.layers] == [5, 5]
+    assert [layer.shape[2] for layer in record.layers] == [5, 5]
 
 
 def test_a_transformer_of_ours_with_its_search() -> None:
     config = TransformerConfig(11, 13, dim=12, heads=3, feedforward=8, encoder_layers=1, decoder_layers=2)
     model = TransformerSeq2Seq(config).eval()
     source, lengths = torch.randint(4, 11, (B, T)), torch.tensor([T, 4])
-    with torch.no_grad(), regard.watch(model) as seen:
+    with torch.no_grad(), regard.watch(model) as record:
         beam_search(model, source, lengths, beam=2, max_lengths=torch.tensor([4, 4]))
-    assert {layer.cross for layer in seen.layers if "cross" in layer.name} == {True}
-    assert {layer.cross for layer in seen.layers if "self" in layer.name} == {False}
+    assert {layer.cross for layer in record.layers if "cross" in layer.name} == {True}
+    assert {layer.cross for layer in record.layers if "self" in layer.name} == {False}
 
 
 @pytest.mark.parametrize("size", [None, 4])
@@ -243,23 +243,23 @@ def test_steps_with_a_cache_of_ours_are_one_layer(size: int | None) -> None:
     mask = None if size is None else window(size)
     _, observed = layer(x, mask=mask, observe=WEIGHTS)
     cache = KeyValueCache(window=size)
-    with torch.no_grad(), regard.watch(layer, EVERYTHING, keep=True) as seen:
+    with torch.no_grad(), regard.watch(layer, EVERYTHING, keep_inputs=True) as record:
         for part in x.split([3, 1, 1, 2], 1):
             layer(part, cache=cache)
-    (found,) = seen.layers
+    (found,) = record.layers
     assert (found.shape, found.first_query) == ((B, HEADS, T, T), 0)
     agrees(found, observed.weights)
-    torch.testing.assert_close(found.look(WEIGHTS).weights, observed.weights)
+    torch.testing.assert_close(found.observe(WEIGHTS).weights, observed.weights)
 
 
 def test_a_watch_that_begins_amid_a_text() -> None:
     layer = MultiHeadAttention(DIM, HEADS, causal=True)
     x, cache = torch.randn(B, T, DIM), KeyValueCache()
     layer(x[:, :4], cache=cache)
-    with regard.watch(layer) as seen:
+    with regard.watch(layer) as record:
         layer(x[:, 4:5], cache=cache)
         layer(x[:, 5:], cache=cache)
-    assert (seen.layers[0].shape, seen.layers[0].first_query) == ((B, HEADS, 3, T), 4)
+    assert (record.layers[0].shape, record.layers[0].first_query) == ((B, HEADS, 3, T), 4)
 
 
 # --- names
@@ -276,9 +276,9 @@ def test_a_module_used_twice_and_one_without_hooks() -> None:
             return self.first.forward(self.again(self.first(x)))  # the last one runs no hooks
 
     model = Twice()
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model(torch.randn(B, T, DIM))
-    assert [layer.name for layer in seen.layers] == ["first", "first", "Twice"]
+    assert [layer.name for layer in record.layers] == ["first", "first", "Twice"]
 
 
 def test_only_the_models_own_modules_are_seen() -> None:
@@ -299,61 +299,61 @@ def test_layers_and_heads_that_were_asked_for() -> None:
     with regard.watch(encoder, EVERYTHING) as whole:
         encoder.eval()(x)
     for chosen, expected in (("layers.1.*", [1]), ([0, "layers.2.self_attn"], [0, 2]), (2, [2])):
-        with regard.watch(encoder, EVERYTHING, layers=chosen, heads=[2, 0], keep=True) as seen:
+        with regard.watch(encoder, EVERYTHING, layers=chosen, heads=[2, 0], keep_inputs=True) as record:
             encoder(x)
-        assert [layer.name for layer in seen.layers] == [f"layers.{i}.self_attn" for i in expected]
-        for layer, i in zip(seen.layers, expected, strict=True):
-            weights = whole.layers[i].seen.weights[:, [2, 0]]
+        assert [layer.name for layer in record.layers] == [f"layers.{i}.self_attn" for i in expected]
+        for layer, i in zip(record.layers, expected, strict=True):
+            weights = whole.layers[i].statistics.weights[:, [2, 0]]
             assert layer.heads == (2, 0)
             agrees(layer, weights)
-            torch.testing.assert_close(layer.look(WEIGHTS).weights, weights)
+            torch.testing.assert_close(layer.observe(WEIGHTS).weights, weights)
 
 
 def test_heads_of_grouped_keys_and_of_scores_with_a_weight_each() -> None:
     for layer in (MultiHeadAttention(12, 6, kv_heads=2), MultiHeadAttention(12, 6, score="additive")):
         x, mask = torch.randn(B, T, 12), torch.rand(B, 6, T, T) > 0.3
         _, observed = layer(x, mask=mask, observe=WEIGHTS)
-        with regard.watch(layer, EVERYTHING, heads=[5, 1, 2]) as seen:
+        with regard.watch(layer, EVERYTHING, heads=[5, 1, 2]) as record:
             layer(x, mask=mask)
-        agrees(seen.layers[0], observed.weights[:, [5, 1, 2]])
+        agrees(record.layers[0], observed.weights[:, [5, 1, 2]])
 
 
 def test_heads_that_have_a_score_each_keep_their_numbers() -> None:
     layer, x = MultiHeadAttention(12, 4, score=["dot", "additive", "dot", "general"]), torch.randn(B, T, 12)
     _, observed = layer(x, observe=WEIGHTS)
-    with regard.watch(layer, EVERYTHING) as seen:
+    with regard.watch(layer, EVERYTHING) as record:
         layer(x)
-    assert [found.heads for found in seen.layers] == [(0, 2), (1,), (3,)]
-    for found in seen.layers:
+    assert [found.heads for found in record.layers] == [(0, 2), (1,), (3,)]
+    for found in record.layers:
         agrees(found, observed.weights[:, list(found.heads)])
-    with regard.watch(layer, EVERYTHING, heads=[2, 1]) as seen:
+    with regard.watch(layer, EVERYTHING, heads=[2, 1]) as record:
         layer(x)
-    assert [found.heads for found in seen.layers] == [(2,), (1,)]
+    assert [found.heads for found in record.layers] == [(2,), (1,)]
 
 
 def test_what_is_beyond_the_bound_is_counted() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(DIM, 4, 16, batch_first=True), 5).eval()
     with (
         pytest.warns(UserWarning, match=r"layers\.2\.self_attn on is left out") as said,
-        regard.watch(encoder, Observe(entropy=True), memory=2 * 4 * B * 4 * T) as seen,
+        regard.watch(encoder, Observe(entropy=True), memory=2 * 4 * B * 4 * T) as record,
     ):
         encoder(torch.randn(B, T, DIM))
-    assert (len(seen.layers), seen.left_out, len(said)) == (2, 3, 1)
+    assert (len(record.layers), record.left_out, len(said)) == (2, 3, 1)
 
 
 def test_what_is_kept_is_small_and_by_itself() -> None:
     model, x = Own(), torch.randn(B, T, DIM, dtype=torch.float64)
     model.double()
-    with regard.watch(model, EVERYTHING, keep=True) as seen:
+    with regard.watch(model, EVERYTHING, keep_inputs=True) as record:
         model(x).sum().backward()
-    (layer,) = seen.layers
-    for name, value in vars(layer.seen).items():
+    (layer,) = record.layers
+    for name, value in vars(layer.statistics).items():
         for tensor in value if name == "top" else [value]:
             if tensor is not None:
                 assert tensor.dtype in (torch.float32, torch.int32)
                 assert not tensor.requires_grad
-    assert not layer.kept.query.requires_grad
-    assert layer.look(Observe(entropy=True)).entropy.shape == (B, HEADS, T)
+    assert not layer.inputs.query.requires_grad
+    assert layer.observe(Observe(entropy=True)).entropy.shape == (B, HEADS, T)
 
 
 @pytest.mark.parametrize(
@@ -363,12 +363,12 @@ def test_what_is_kept_is_small_and_by_itself() -> None:
 def test_what_is_kept_of_half_precision_is_what_the_model_computed_with(score: str, error: float) -> None:
     x, bias = torch.randn(B, T, DIM), torch.randn(1, 1, T, T)
     model = MultiHeadAttention(DIM, HEADS, score=score)
-    with regard.watch(model, EVERYTHING, keep=True) as autocast, torch.autocast("cpu", torch.bfloat16):
+    with regard.watch(model, EVERYTHING, keep_inputs=True) as autocast, torch.autocast("cpu", torch.bfloat16):
         model(x, mask=causal() & padding(lengths=[7, 4]), bias=bias)
-    with regard.watch(model.bfloat16(), EVERYTHING, keep=True) as half:
+    with regard.watch(model.bfloat16(), EVERYTHING, keep_inputs=True) as half:
         model(x.bfloat16(), mask=causal() & padding(lengths=[7, 4]), bias=bias.bfloat16())
     for layer in (autocast.layers[0], half.layers[0]):
-        torch.testing.assert_close(layer.look(WEIGHTS).weights, layer.seen.weights, atol=error, rtol=0)
+        torch.testing.assert_close(layer.observe(WEIGHTS).weights, layer.statistics.weights, atol=error, rtol=0)
 
 
 def test_inputs_of_the_models_own_call() -> None:
@@ -381,7 +381,7 @@ def test_inputs_of_the_models_own_call() -> None:
             return self.own(self.embed(input_ids), attn_mask=attention_mask[:, None, None])
 
     model, ids = Reader(), torch.randint(9, (B, T))
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model(ids, attention_mask=~PADDING, noise=torch.randn(3))
-    assert set(seen.inputs) == {"input_ids", "attention_mask"}
-    assert torch.equal(seen.inputs["input_ids"], ids)
+    assert set(record.inputs) == {"input_ids", "attention_mask"}
+    assert torch.equal(record.inputs["input_ids"], ids)

@@ -38,8 +38,8 @@ def by_hand() -> nn.Module:
     ("arguments", "said"),
     [
         ({"model": "bert"}, "expected a torch.nn.Module, got str"),
-        ({"what": "entropy"}, "expected an Observe"),
-        ({"what": Observe(received=torch.ones(3))}, "must be True or False"),
+        ({"observe": "entropy"}, "expected an Observe"),
+        ({"observe": Observe(received=torch.ones(3))}, "must be True or False"),
         ({"layers": -1}, "expected names or numbers from 0, got -1"),
         ({"layers": [1.5]}, "expected names or numbers from 0, got 1.5"),
         ({"heads": ["a"]}, "expected numbers from 0, got 'a'"),
@@ -60,32 +60,32 @@ def test_attention_that_nobody_can_see_is_an_error() -> None:
     model = by_hand()
     with pytest.raises(UnsupportedError, match="no attention was seen"), regard.watch(model):
         model(torch.randn(B, T, DIM))
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         pass
-    assert seen.layers == []
+    assert record.layers == []
 
 
 def test_what_was_not_kept_cannot_be_asked_later() -> None:
     model = TorchsLayer()
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model(torch.randn(B, T, DIM))
-    with pytest.raises(UnsupportedError, match=re.escape("watch(model, keep=True)")):
-        seen.layers[0].look(Observe(entropy=True))
+    with pytest.raises(UnsupportedError, match=re.escape("watch(model, keep_inputs=True)")):
+        record.layers[0].observe(Observe(entropy=True))
 
 
 def test_layers_are_found_by_name() -> None:
     model = TorchsLayer()
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model(torch.randn(B, T, DIM))
-    assert seen["layer"] is seen.layers[0]
+    assert record["layer"] is record.layers[0]
     with pytest.raises(ArgumentError, match="no layer 'lay' was seen, but 1 others such as layer"):
-        seen["lay"]
+        record["lay"]
 
 
 def test_our_masks_are_kept_as_they_are() -> None:
     layer = MultiHeadAttention(DIM, HEADS)
-    with regard.watch(layer, keep=True) as seen:
+    with regard.watch(layer, keep_inputs=True) as record:
         layer(torch.randn(B, T, DIM), mask=causal() & padding(lengths=[7, 4]))
-    mask = seen.layers[0].kept.mask
+    mask = record.layers[0].inputs.mask
     assert len(mask.bands) == 1
     assert not mask.tables  # nothing of the size of the scores

@@ -143,27 +143,27 @@ def test_statistics_are_those_of_eager_attention(name: str, attention: str) -> N
     model, inputs = made(name, attention), inputs_of(name)
     with torch.no_grad():
         plain = model(**inputs)[0]
-        with regard.watch(model, EVERYTHING) as seen:
+        with regard.watch(model, EVERYTHING) as record:
             output = model(**inputs)[0]
     assert torch.equal(output, plain)
     assert model.config._attn_implementation == attention
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     expected = by_eager(name, inputs)
-    assert len(seen.layers) == len(expected)
-    for layer, weights in zip(seen.layers, expected, strict=True):
+    assert len(record.layers) == len(expected)
+    for layer, weights in zip(record.layers, expected, strict=True):
         agrees(layer, weights, kept_of(inputs, weights, layer.cross))
-    assert [layer.cross for layer in seen.layers] == [False, False, *[False, True] * 2][: len(expected)]
-    assert {key: value.tolist() for key, value in seen.inputs.items()} == {k: v.tolist() for k, v in inputs.items()}
+    assert [layer.cross for layer in record.layers] == [False, False, *[False, True] * 2][: len(expected)]
+    assert {key: value.tolist() for key, value in record.inputs.items()} == {k: v.tolist() for k, v in inputs.items()}
 
 
 def test_layers_have_the_names_of_their_modules() -> None:
     names = {}
     for name in ("bert", "llama", "t5"):
         model = made(name, "sdpa")
-        with torch.no_grad(), regard.watch(model) as seen:
+        with torch.no_grad(), regard.watch(model) as record:
             model(**inputs_of(name))
-        names[name] = [layer.name for layer in seen.layers]
-        assert all(isinstance(model.get_submodule(layer.name), nn.Module) for layer in seen.layers)
+        names[name] = [layer.name for layer in record.layers]
+        assert all(isinstance(model.get_submodule(layer.name), nn.Module) for layer in record.layers)
     assert names["bert"] == ["encoder.layer.0.attention.self", "encoder.layer.1.attention.self"]
     assert names["llama"] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
     assert names["t5"][3:5] == ["decoder.block.0.layer.1.EncDecAttention", "decoder.block.1.layer.0.SelfAttention"]
@@ -177,17 +177,17 @@ def test_steps_of_a_generation_are_one_pass(name: str, attention: str, keys: str
     options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "cache_implementation": keys}
     with torch.no_grad():
         plain = model.generate(**inputs, **options, pad_token_id=0, disable_compile=True)
-        with regard.watch(model, EVERYTHING) as seen:
+        with regard.watch(model, EVERYTHING) as record:
             tokens = model.generate(**inputs, **options, pad_token_id=0, disable_compile=True)
     assert torch.equal(tokens, plain)
     mask = torch.cat([inputs["attention_mask"], torch.ones(2, 8, dtype=torch.int64)], 1)
     read = {"input_ids": tokens[:, :-1], "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
-    for layer, weights in zip(seen.layers, by_eager(name, read), strict=True):
+    for layer, weights in zip(record.layers, by_eager(name, read), strict=True):
         agrees(layer, weights, mask.bool())
         assert (layer.first_query, layer.cross) == (0, False)
-    assert torch.equal(seen.inputs["input_ids"], read["input_ids"])
+    assert torch.equal(record.inputs["input_ids"], read["input_ids"])
     if keys is None:  # for a static cache the model is given a mask with four axes
-        assert torch.equal(seen.inputs["attention_mask"], mask)
+        assert torch.equal(record.inputs["attention_mask"], mask)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -195,37 +195,37 @@ def test_steps_of_a_generation_are_one_pass(name: str, attention: str, keys: str
 def test_steps_of_an_encoder_decoder_are_one_pass(name: str, attention: str) -> None:
     model, inputs = made(name, attention), inputs_of(name)
     del inputs["decoder_input_ids"]
-    with torch.no_grad(), regard.watch(model, EVERYTHING) as seen:
+    with torch.no_grad(), regard.watch(model, EVERYTHING) as record:
         tokens = model.generate(**inputs, max_new_tokens=6, do_sample=False)
     inputs["decoder_input_ids"] = tokens[:, :-1]
-    for layer, weights in zip(seen.layers, by_eager(name, inputs), strict=True):
+    for layer, weights in zip(record.layers, by_eager(name, inputs), strict=True):
         agrees(layer, weights, kept_of(inputs, weights, layer.cross))
-    assert torch.equal(seen.inputs["decoder_input_ids"], tokens[:, :-1])
-    assert torch.equal(seen.inputs["input_ids"], inputs["input_ids"])
+    assert torch.equal(record.inputs["decoder_input_ids"], tokens[:, :-1])
+    assert torch.equal(record.inputs["input_ids"], inputs["input_ids"])
 
 
 def test_two_texts_are_two_passes() -> None:
     model, inputs = made("llama", "sdpa"), inputs_of("llama")
-    with torch.no_grad(), regard.watch(model, layers="*.0.self_attn") as seen:
+    with torch.no_grad(), regard.watch(model, layers="*.0.self_attn") as record:
         model(**inputs)
         model(**inputs)
         model.generate(**inputs, max_new_tokens=3, do_sample=False, pad_token_id=0)
-    assert [layer.shape[2] for layer in seen.layers] == [11, 11, 13]
+    assert [layer.shape[2] for layer in record.layers] == [11, 11, 13]
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "t5"])
 def test_what_is_kept_can_be_asked_later(name: str) -> None:
     model, inputs = made(name, "sdpa"), inputs_of(name)
     inputs = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
-    with torch.no_grad(), regard.watch(model, EVERYTHING, keep=True) as seen:
+    with torch.no_grad(), regard.watch(model, EVERYTHING, keep_inputs=True) as record:
         model.generate(**inputs, max_new_tokens=7, do_sample=False, pad_token_id=0, eos_token_id=None)
-    for layer in seen.layers:
-        asked = layer.look(Observe(weights=True, entropy=True))
+    for layer in record.layers:
+        asked = layer.observe(Observe(weights=True, entropy=True))
         mask = inputs["attention_mask"].bool()
         kept = mask if layer.shape[2] == 11 else torch.cat([mask, torch.ones(2, 6, dtype=torch.bool)], 1)
         here = kept[:, None].expand(layer.shape[:3]) if layer.shape[2] == kept.shape[1] else slice(None)
-        torch.testing.assert_close(asked.weights[here], layer.seen.weights[here])
-        torch.testing.assert_close(asked.entropy[here], layer.seen.entropy[here])
+        torch.testing.assert_close(asked.weights[here], layer.statistics.weights[here])
+        torch.testing.assert_close(asked.entropy[here], layer.statistics.entropy[here])
 
 
 # --- implementations that are not torch's
@@ -242,9 +242,9 @@ flex = pytest.mark.filterwarnings(
 @pytest.mark.parametrize("name", ["llama", "mistral", "bert"])
 def test_flex_attention(name: str) -> None:
     model, inputs = made(name, "flex_attention"), inputs_of(name)
-    with torch.no_grad(), regard.watch(model, EVERYTHING) as seen:
+    with torch.no_grad(), regard.watch(model, EVERYTHING) as record:
         model(**inputs)
-    for layer, weights in zip(seen.layers, by_eager(name, inputs), strict=True):
+    for layer, weights in zip(record.layers, by_eager(name, inputs), strict=True):
         agrees(layer, weights, inputs["attention_mask"].bool())
 
 
@@ -277,14 +277,14 @@ def _flash() -> Iterator[None]:
 @pytest.mark.parametrize("name", ["llama", "mistral", "bert"])
 def test_flash_attention(name: str) -> None:
     model, inputs = made(name, "flash_by_hand"), inputs_of(name)
-    with torch.no_grad(), regard.watch(model, EVERYTHING) as seen:
+    with torch.no_grad(), regard.watch(model, EVERYTHING) as record:
         if name == "bert":
             model(**inputs)
         else:
             tokens = model.generate(**inputs, max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None)
             more = torch.ones(2, 5, dtype=torch.int64)
             inputs = {"input_ids": tokens[:, :-1], "attention_mask": torch.cat([inputs["attention_mask"], more], 1)}
-    for layer, weights in zip(seen.layers, by_eager(name, inputs), strict=True):
+    for layer, weights in zip(record.layers, by_eager(name, inputs), strict=True):
         agrees(layer, weights, inputs["attention_mask"].bool())
 
 
@@ -299,9 +299,9 @@ def test_sequences_packed_into_one_row_are_refused() -> None:
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 def test_capped_scores_and_sinks_are_read_from_eager_weights(name: str) -> None:
     model, inputs = made(name, "eager"), inputs_of(name)
-    with torch.no_grad(), regard.watch(model, EVERYTHING) as seen:
+    with torch.no_grad(), regard.watch(model, EVERYTHING) as record:
         model(**inputs)
-    for layer, weights in zip(seen.layers, by_eager(name, inputs), strict=True):
+    for layer, weights in zip(record.layers, by_eager(name, inputs), strict=True):
         agrees(layer, weights, inputs["attention_mask"].bool())
 
 
@@ -310,7 +310,7 @@ def test_what_cannot_be_exact_is_refused_by_name(name: str) -> None:
     model, inputs = made(name, "eager"), inputs_of(name)
     with (
         torch.no_grad(),
-        regard.watch(model, keep=True),
+        regard.watch(model, keep_inputs=True),
         pytest.raises(UnsupportedError, match=r"model\.layers\.0\.self_attn: .* no softmax of scaled products"),
     ):
         model(**inputs)
@@ -352,23 +352,23 @@ def test_steps_of_a_function_of_the_users_own() -> None:
     AttentionMaskInterface.register("mine", sdpa_mask)
     try:
         model, inputs = made("llama", "mine"), inputs_of("llama")
-        with torch.no_grad(), regard.watch(model, EVERYTHING) as seen:
+        with torch.no_grad(), regard.watch(model, EVERYTHING) as record:
             tokens = model.generate(**inputs, max_new_tokens=4, do_sample=False, pad_token_id=0, eos_token_id=None)
     finally:
         del AttentionInterface._global_mapping["mine"]
         del AttentionMaskInterface._global_mapping["mine"]
     mask = torch.cat([inputs["attention_mask"], torch.ones(2, 3, dtype=torch.int64)], 1)
     read = {"input_ids": tokens[:, :-1], "attention_mask": mask}
-    for layer, weights in zip(seen.layers, by_eager("llama", read), strict=True):
+    for layer, weights in zip(record.layers, by_eager("llama", read), strict=True):
         agrees(layer, weights, mask.bool())
 
 
 def test_a_decoder_with_cross_attention_of_its_own_arguments() -> None:
     model = made("bert", "sdpa", is_decoder=True, add_cross_attention=True)
     inputs = {**inputs_of("bert"), "encoder_hidden_states": torch.randn(2, 11, 36)}
-    with torch.no_grad(), regard.watch(model) as seen:
+    with torch.no_grad(), regard.watch(model) as record:
         model(**inputs)
-    assert [layer.cross for layer in seen.layers] == [False, True, False, True]
+    assert [layer.cross for layer in record.layers] == [False, True, False, True]
 
 
 def test_interfaces_are_the_librarys_own_again() -> None:

@@ -37,14 +37,14 @@ def test_minilm_in_a_padded_batch() -> None:
     )
     with torch.no_grad():
         plain = model(**batch).last_hidden_state
-        with regard.watch(model, EVERYTHING) as seen:
+        with regard.watch(model, EVERYTHING) as record:
             output = model(**batch).last_hidden_state
         expected = eager(**batch, output_attentions=True).attentions
     assert torch.equal(output, plain)
-    assert [layer.name for layer in seen.layers] == [f"encoder.layer.{i}.attention.self" for i in range(6)]
-    for layer, weights in zip(seen.layers, expected, strict=True):
+    assert [layer.name for layer in record.layers] == [f"encoder.layer.{i}.attention.self" for i in range(6)]
+    for layer, weights in zip(record.layers, expected, strict=True):
         agrees(layer, weights, batch["attention_mask"].bool())
-    assert torch.equal(seen.inputs["input_ids"], batch["input_ids"])
+    assert torch.equal(record.inputs["input_ids"], batch["input_ids"])
 
 
 def smollm2(attention: str) -> tuple[Any, Any]:
@@ -66,15 +66,15 @@ def test_smollm2_in_a_padded_batch_and_as_it_goes_on() -> None:
     tokens = torch.tensor([[0] * (longest - len(row)) + row for row in ids])
     with torch.no_grad():
         plain = model(tokens, attention_mask=mask).logits
-        with regard.watch(model, EVERYTHING, memory=2**31) as seen:
+        with regard.watch(model, EVERYTHING, memory=2**31) as record:
             output = model(tokens, attention_mask=mask).logits
         assert torch.equal(output, plain)
         with regard.watch(model, EVERYTHING, layers=[0, 17], memory=2**31) as went_on:
             answer = model.generate(tokens, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
         model.set_attn_implementation("eager")
         expected = model(tokens, attention_mask=mask, output_attentions=True).attentions
-        assert len(seen.layers) == len(expected) == 30
-        for layer, weights in zip(seen.layers, expected, strict=True):
+        assert len(record.layers) == len(expected) == 30
+        for layer, weights in zip(record.layers, expected, strict=True):
             agrees(layer, weights, mask.bool())
         mask = torch.cat([mask, torch.ones(2, 3, dtype=torch.int64)], 1)
         expected = model(answer[:, :-1], attention_mask=mask, output_attentions=True).attentions
@@ -95,9 +95,9 @@ def run():
         model(tokens, logits_to_keep=1)
 
 def watched():
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         run()
-    assert len(seen.layers) == 30 and seen.left_out == 0
+    assert len(record.layers) == 30 and record.left_out == 0
 
 print(peak_megabytes(watched) - peak_megabytes(run))
 """

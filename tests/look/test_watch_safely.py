@@ -77,18 +77,18 @@ every_model = pytest.mark.parametrize("make", MODELS)
 
 
 def watched(model: nn.Module, *args: Any, **options: Any) -> regard.look.Layer:
-    with regard.watch(model, EVERYTHING, **options) as seen:
+    with regard.watch(model, EVERYTHING, **options) as record:
         model(*args)
-    return seen.layers[0]
+    return record.layers[0]
 
 
 def same_seen(one: regard.look.Layer, other: regard.look.Layer, at: Any = slice(None)) -> None:
-    for name, value in vars(one.seen).items():
+    for name, value in vars(one.statistics).items():
         if value is not None and name != "received":
             pairs = (
-                zip(value, getattr(other.seen, name), strict=True)
+                zip(value, getattr(other.statistics, name), strict=True)
                 if name == "top"
-                else [(value, getattr(other.seen, name))]
+                else [(value, getattr(other.statistics, name))]
             )
             for a, b in pairs:
                 torch.testing.assert_close(a[at], b[at], msg=lambda text, name=name: f"{name}: {text}")
@@ -114,11 +114,11 @@ def test_law_1_output_gradients_and_random_numbers_are_the_same_bits(
         return [output, *(g for g in gradients if g is not None), torch.rand(3)]
 
     plain = run()
-    with regard.watch(model, EVERYTHING, keep=True) as seen:
+    with regard.watch(model, EVERYTHING, keep_inputs=True) as record:
         watched = run()
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
-    assert len(seen.layers) == 1
-    weights = seen.layers[0].seen.weights  # of the probabilities before dropout
+    assert len(record.layers) == 1
+    weights = record.layers[0].statistics.weights  # of the probabilities before dropout
     torch.testing.assert_close(weights.sum(-1), torch.ones(B, HEADS, T), atol=1e-3, rtol=0)
 
 
@@ -143,20 +143,20 @@ def test_law_2_a_row_that_may_attend_to_nothing(make: Callable[[], nn.Module]) -
     model, x = make().eval(), torch.randn(B, T, DIM)
     allowed = torch.rand(B, 1, T, T) > 0.3
     allowed[0, 0, 2] = False
-    seen = watched(model, x, allowed).seen
-    assert not seen.weights[0, :, 2].any()
-    assert not seen.entropy[0, :, 2].any()
-    assert (seen.top.keys[0, :, 2] == -1).all()
+    statistics = watched(model, x, allowed).statistics
+    assert not statistics.weights[0, :, 2].any()
+    assert not statistics.entropy[0, :, 2].any()
+    assert (statistics.top.keys[0, :, 2] == -1).all()
     same_seen(watched(model, x[1:], allowed[1:]), layer_of(watched(model, x, allowed), 1))
 
 
 def layer_of(layer: regard.look.Layer, row: int) -> regard.look.Layer:
-    seen = {
+    statistics = {
         name: type(value)(*(x[row : row + 1] for x in value)) if name == "top" else value[row : row + 1]
-        for name, value in vars(layer.seen).items()
+        for name, value in vars(layer.statistics).items()
         if value is not None
     }
-    return regard.look.Layer(layer.name, type(layer.seen)(**seen), (1, *layer.shape[1:]), layer.heads)
+    return regard.look.Layer(layer.name, type(layer.statistics)(**statistics), (1, *layer.shape[1:]), layer.heads)
 
 
 @every_model
@@ -189,7 +189,7 @@ def test_law_5_an_example_alone_is_itself_in_a_padded_batch(make: Callable[[], n
     allowed = torch.ones(B, 1, T, T, dtype=torch.bool)
     allowed[1] = False
     allowed[1, ..., at] = True
-    alone, padded = watched(model, x[1:, at]).seen, watched(model, x, allowed).seen
+    alone, padded = watched(model, x[1:, at]).statistics, watched(model, x, allowed).statistics
     torch.testing.assert_close(padded.weights[1:, :, at, at], alone.weights)
     for name in ("entropy", "max", "distance"):
         torch.testing.assert_close(getattr(padded, name)[1:, :, at], getattr(alone, name))
@@ -213,13 +213,13 @@ def test_a_fault_within_leaves_nothing_behind() -> None:
                 return self.inner(x)
 
     model, x = Faulty(), torch.randn(B, T, DIM)
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model(x, True)
         model(x, False)
-    assert [layer.name for layer in seen.layers] == ["inner", "inner"]
-    with pytest.raises(TypeError, match="fails"), regard.watch(model) as seen:
+    assert [layer.name for layer in record.layers] == ["inner", "inner"]
+    with pytest.raises(TypeError, match="fails"), regard.watch(model) as record:
         model.inner(x), model(x)
-    assert len(seen.layers) == 1  # what was seen before the fault
+    assert len(record.layers) == 1  # what was seen before the fault
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -244,7 +244,7 @@ def test_nested_watches_both_see(make: Callable[[], nn.Module]) -> None:
             whole(x)
         whole(x)
     assert (len(outer.layers), len(inner.layers)) == (3, 1)
-    torch.testing.assert_close(inner.layers[0].seen.entropy, outer.layers[1].seen.entropy[:, 1:2])
+    torch.testing.assert_close(inner.layers[0].statistics.entropy, outer.layers[1].statistics.entropy[:, 1:2])
     assert [outer.layers[0].name.split(".")[0], inner.layers[0].heads] == ["0", (1,)]
 
 
@@ -253,12 +253,12 @@ def test_only_the_thread_that_watches_is_seen() -> None:
     found: dict[str, list[int]] = {}
 
     def work(name: str, times: int) -> None:
-        with regard.watch(model) as seen:
+        with regard.watch(model) as record:
             both.wait(30)
             for _ in range(times):
                 model(x)
             both.wait(30)
-        found[name] = [layer.shape[0] for layer in seen.layers]
+        found[name] = [layer.shape[0] for layer in record.layers]
 
     threads = [threading.Thread(target=work, args=(f"thread {n}", n)) for n in (2, 5)]
     for thread in threads:
@@ -284,21 +284,21 @@ def test_a_module_at_work_in_another_thread_gives_no_name() -> None:
 
     model[0].meets = meets
     model[1].meets = lambda: (inside.set(), done.wait(30))
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model[0](x)
         done.set()
         other.join()
-    assert [layer.name for layer in seen.layers] == ["0"]
+    assert [layer.name for layer in record.layers] == ["0"]
 
 
 def test_another_thread_is_not_disturbed() -> None:
     model, x = Ours(), torch.randn(B, T, DIM)
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         thread = threading.Thread(target=model, args=(x,))
         thread.start()
         thread.join()
         model(x)
-    assert len(seen.layers) == 1
+    assert len(record.layers) == 1
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -312,9 +312,9 @@ def test_what_a_checkpoint_computes_again_is_seen_once(reentrant: bool) -> None:
             return checkpoint(self.inner, x, use_reentrant=reentrant)
 
     model, x = Saving(), torch.randn(B, T, DIM, requires_grad=True)
-    with regard.watch(model) as seen:
+    with regard.watch(model) as record:
         model(x).sum().backward()
-    assert len(seen.layers) == 1
+    assert len(record.layers) == 1
 
 
 # --- compiled, traced, exported
@@ -331,10 +331,10 @@ def test_a_compiled_model_is_watched_uncompiled() -> None:
 
     compiled = torch.compile(model, backend=backend)
     with torch.no_grad():
-        with regard.watch(compiled) as seen:
+        with regard.watch(compiled) as record:
             compiled(x)
         assert not times
-        assert [layer.name for layer in seen.layers] == ["layer"]
+        assert [layer.name for layer in record.layers] == ["layer"]
         compiled(x)
     assert times
 

@@ -37,13 +37,15 @@ def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> No
     looked = target.look(text, generate=options["generate"])
     if looked.cut:
         note("the text of {:,} tokens is cut to the {:,} that the model takes".format(*looked.cut))
-    heads = looked.seen.summary(target.separators)
+    heads = looked.record.summary(target.separators)
     if options["as_json"]:
         print(_json(target, looked, heads))
     else:
         _tell(looked, heads)
     if out is not None or not options["as_json"]:
-        written = looked.seen.report(out or _PAGE, tokenizer=target.tokenizer, tokens=looked.tokens, title=target.name)
+        written = looked.record.report(
+            out or _PAGE, tokenizer=target.tokenizer, tokens=looked.tokens, title=target.name
+        )
         print(written, file=sys.stderr if options["as_json"] else sys.stdout)
 
 

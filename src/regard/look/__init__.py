@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.look.page.notebook import widget
     from regard.look.pictures.heat_maps import Alignment, alignment, alignments, grid, position_encoding, save
-    from regard.look.record import Layer, Seen
+    from regard.look.record import Layer, WatchRecord
 
-__all__ = ["Alignment", "Layer", "Seen", "alignment", "alignments", "grid", "position_encoding", "save", "widget"]
+__all__ = [
+    "Alignment",
+    "Layer",
+    "WatchRecord",
+    "alignment",
+    "alignments",
+    "grid",
+    "position_encoding",
+    "save",
+    "widget",
+]
 
 
 def __getattr__(name: str) -> Any:
     # Imported when first named: to watch a model needs no matplotlib.
     if name not in __all__:
         raise AttributeError(f"module 'regard.look' has no attribute {name!r}")
-    home = {"Layer": "record", "Seen": "record", "widget": "page.notebook"}.get(name, "pictures.heat_maps")
+    home = {"Layer": "record", "WatchRecord": "record", "widget": "page.notebook"}.get(name, "pictures.heat_maps")
     globals()[name] = found = getattr(importlib.import_module(f"regard.look.{home}"), name)
     return found
 

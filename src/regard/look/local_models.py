@@ -16,7 +16,7 @@ from regard.errors import ArgumentError, RegardError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.look.record import Seen
+    from regard.look.record import WatchRecord
 
 __all__ = ["Looked", "Passage", "Target", "is_model", "passages"]
 
@@ -49,7 +49,7 @@ class Looked:
     than the model takes, how many tokens it had and was cut to.
     """
 
-    seen: Seen
+    record: WatchRecord
     answer: str | None = None
     passages: list[Passage] = field(default_factory=list)
     tokens: dict[str, list[str]] | None = None
@@ -139,10 +139,10 @@ class Target:
                 called = {**inputs, "decoder_input_ids": ids[:, :-1]}  # the last is said, and read no more
             else:
                 called = {"input_ids": ids}
-            with watch(self.model, keep=keep, memory=_MEMORY) as seen:
+            with watch(self.model, keep_inputs=keep, memory=_MEMORY) as record:
                 self.model(**called)
         if ids is None:
-            return Looked(seen, cut=cut)
+            return Looked(record, cut=cut)
         begin = 1 if self.kind == "seq2seq" else length
         answer = self.tokenizer.decode(ids[0, begin:], skip_special_tokens=True)
         parts = passages(text, offsets)
@@ -151,9 +151,9 @@ class Target:
             parts = [(_FIRST, slice(0, 1)), *parts, (_ANSWERED, slice(length, None))]
         tokens = {"answer": self.tokenizer.convert_ids_to_tokens(ids[0, 1:])} if self.kind == "seq2seq" else None
         queries = slice(begin - 1, ids.shape[1] - 1)  # those that told the answer's tokens, each from the one before
-        shares = seen.read(queries, [tokens for _, tokens in parts]).mean((0, 1))
+        shares = record.attention_on(queries, [tokens for _, tokens in parts]).mean((0, 1))
         read = [Passage(*part, float(share)) for part, share in zip(parts, shares, strict=True)]
-        return Looked(seen, answer, read, tokens, cut)
+        return Looked(record, answer, read, tokens, cut)
 
     def _read(self, text: str, room: int) -> tuple[dict[str, Tensor], list[tuple[int, int]], tuple[int, int] | None]:
         """The model's inputs, where each token stands in the text, and from how many to how many it was cut."""

@@ -18,10 +18,10 @@ from regard.functional.scores import Score
 if TYPE_CHECKING:
     from regard.look.reading.heads import Summary
 
-__all__ = ["Kept", "Layer", "Seen"]
+__all__ = ["AttentionInputs", "Layer", "WatchRecord"]
 
 
-class Kept(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What one attention was called with: query (B, Hq, Tq, E), key (B, Hkv, Tk, E), and what broadcasts to the scores.
 
     On the CPU, in float32 or wider; linear in the number of tokens, but for a mask or bias that is itself a matrix.
@@ -39,47 +39,49 @@ class Layer:
     """One attention of a model in one pass, or in the steps of a generation joined into one.
 
     - ``name``: the path of the module that attended, "model.layers.3.self_attn"
-    - ``seen``: what was asked for, on the CPU in float32 (keys as int32), (B, Hq, Tq, ...); distance and offsets are
-      None in cross-attention, where they mean nothing
+    - ``statistics``: what was asked for, on the CPU in float32 (keys as int32), (B, Hq, Tq, ...); distance and offsets
+      are None in cross-attention, where they mean nothing
     - ``shape``: B, Hq, Tq, Tk of the scores
     - ``heads``: the model's own numbers of the heads that were kept, Hq of them
     - ``first_query``: the absolute position of the first query, above 0 where a cache was filled before the watch began
-    - ``kept``: query, key and masks, with ``watch(keep=True)``
+    - ``inputs``: query, key and masks, with ``watch(keep_inputs=True)``
     - ``cross``: whether the queries attend to another sequence than their own
     """
 
     name: str
-    seen: Observation
+    statistics: Observation
     shape: tuple[int, int, int, int]
     heads: tuple[int, ...]
     first_query: int = 0
-    kept: Kept | None = None
+    inputs: AttentionInputs | None = None
     cross: bool = False
 
-    def look(self, what: Observe) -> Observation:
-        """Ask afterwards for something else, (B, Hq, Tq, ...); needs ``watch(keep=True)``, else UnsupportedError."""
+    def observe(self, request: Observe) -> Observation:
+        """Return other statistics, (B, Hq, Tq, ...); UnsupportedError without ``watch(keep_inputs=True)``."""
         from regard.functional.attention import observed
 
-        if self.kept is None:
-            raise UnsupportedError(f"{self.name}: query and key were not kept: watch(model, keep=True) keeps them")
-        query, key, score, mask, bias = self.kept
-        return observed(query, key, what, score=score, mask=mask, bias=bias)
+        if self.inputs is None:
+            raise UnsupportedError(
+                f"{self.name}: query and key were not kept: watch(model, keep_inputs=True) keeps them"
+            )
+        query, key, score, mask, bias = self.inputs
+        return observed(query, key, request, score=score, mask=mask, bias=bias)
 
 
 @dataclass(eq=False)
-class Seen:
+class WatchRecord:
     """What `watch` saw.
 
     - ``layers``: in the order of the calls; complete when the watch ends
     - ``inputs``: input_ids, attention_mask, decoder_input_ids and the like, of the model's own call where it had them
     - ``left_out``: how many attentions were not kept because the memory bound was reached
-    - ``what``: what was asked for
+    - ``observe``: what was asked for
     """
 
     layers: list[Layer] = field(default_factory=list)
     inputs: dict[str, Tensor] = field(default_factory=dict)
     left_out: int = 0
-    what: Observe | None = None
+    observe: Observe | None = None
 
     def __getitem__(self, name: str) -> Layer:
         """The layer of this name, the first where there are several; ArgumentError where there is none."""
@@ -102,7 +104,7 @@ class Seen:
 
         return rollout(self, token, batch=batch)
 
-    def read(self, queries: slice | Sequence[int], passages: Sequence[slice]) -> Any:
+    def attention_on(self, queries: slice | Sequence[int], passages: Sequence[slice]) -> Any:
         """How much these queries looked at each passage. See `regard.look.reading.heads`."""
         from regard.look.reading.heads import read
 

@@ -122,9 +122,9 @@ def look(run: ClassifyRun, texts: list[str], path: Path, options: dict[str, Any]
             raise ArgumentError(f"expected texts with at least one word, got {text!r}")
         print(f"{text}\t{answer.label}\t{answer.probabilities[answer.label]:.4f}")
     if path.suffix == ".html":
-        with watch(run.model, keep=True) as seen:
+        with watch(run.model, keep_inputs=True) as record:
             list(run.predict(texts))
-        seen.report(path, tokens={"source": answers[0].units, "target": [answers[0].label]}, title=texts[0])
+        record.report(path, tokens={"source": answers[0].units, "target": [answers[0].label]}, title=texts[0])
     else:
         save(pooled(answers), path)
     print(path)

@@ -215,8 +215,8 @@ def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any])
             print(f"{text}\t{prediction.text}")
     tally.say(run.max_length)
     if path.suffix == ".html":
-        seen, tokens = watched(run, answers[0])
-        seen.report(path, tokens=tokens, title=texts[0])
+        record, tokens = watched(run, answers[0])
+        record.report(path, tokens=tokens, title=texts[0])
     else:
         save(grid(grids(run, answers)) if options["heads"] else alignments(pictures(run, answers)), path)
     print(path)

@@ -127,9 +127,9 @@ def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> 
             for layer, heads in enumerate(weights, 1)
         ]
     if path.suffix == ".html":
-        with watch(run.model, keep=True) as seen:
+        with watch(run.model, keep_inputs=True) as record:
             run.look(words)
-        seen.report(path, tokens=words, title=text)
+        record.report(path, tokens=words, title=text)
     else:
         save(grid(lines) if options["heads"] else alignments(pictures), path)
     print(path)

@@ -82,10 +82,10 @@ def packed(layers: Sequence[Layer], room: float) -> Packed:
     many = sum(math.prod(layer.shape[:3]) for layer in layers) > _MANY
     levels = _COARSE if many else LEVELS
     room -= page.take("steps", [_steps(layer) for layer in layers], room / 4)
-    room -= page.take("matrix", [_matrix(layer, seen) for layer, seen in both], room / 2)
-    room -= page.take("figures", [_figures(layer, seen, levels) for layer, seen in both], room / 2)
+    room -= page.take("matrix", [_matrix(layer, statistics) for layer, statistics in both], room / 2)
+    room -= page.take("figures", [_figures(layer, statistics, levels) for layer, statistics in both], room / 2)
     steps = _COARSE_LINKS if many else LEVELS
-    links = [_Links.of(layer, seen, steps) for layer, seen in both]
+    links = [_Links.of(layer, statistics, steps) for layer, statistics in both]
     level = _lightest([each for each in links if each is not None], room)
     page.take("links", [None if each is None else each.part(level) for each in links], math.inf)
     page.lightest = (level / steps) ** 2 if level > 1 else 0.0
@@ -106,51 +106,51 @@ def _described(layer: Layer) -> dict[str, Any]:
 
 def _completed(layer: Layer) -> Observation:
     """What was seen, and what else the page shows where there is a matrix, or query and key, to tell it."""
-    seen = layer.seen
-    lacking = [name for name in ("entropy", "received", "top") if getattr(seen, name) is None]
-    if not lacking or (seen.weights is None and layer.kept is None):
-        return seen
+    statistics = layer.statistics
+    lacking = [name for name in ("entropy", "received", "top") if getattr(statistics, name) is None]
+    if not lacking or (statistics.weights is None and layer.inputs is None):
+        return statistics
     top = min(_LINKS, layer.shape[-1]) if "top" in lacking else None
     what = Observe(entropy="entropy" in lacking, received="received" in lacking, top=top)
-    found = layer.look(what) if seen.weights is None else summarise(what, seen.weights, None, None)
-    return replace(seen, **{name: getattr(found, name) for name in lacking})
+    found = layer.observe(what) if statistics.weights is None else summarise(what, statistics.weights, None, None)
+    return replace(statistics, **{name: getattr(found, name) for name in lacking})
 
 
-def _figures(layer: Layer, seen: Observation, levels: int) -> _Part | None:
+def _figures(layer: Layer, statistics: Observation, levels: int) -> _Part | None:
     """Of each head the entropy of each query, 0 to ln Tk, and by its root what each key received, 0 to the most."""
     columns: list[NDArray[np.uint8]] = []
-    if seen.entropy is not None:
-        columns.append(_quantised(seen.entropy / math.log(max(2, layer.shape[-1])), levels))
-    if seen.received is not None:
-        most = seen.received.flatten(1).nan_to_num().amax(1).clamp(min=1e-12)[:, None, None]
-        columns.append(_quantised((seen.received / most).clamp(min=0).sqrt(), levels))
+    if statistics.entropy is not None:
+        columns.append(_quantised(statistics.entropy / math.log(max(2, layer.shape[-1])), levels))
+    if statistics.received is not None:
+        most = statistics.received.flatten(1).nan_to_num().amax(1).clamp(min=1e-12)[:, None, None]
+        columns.append(_quantised((statistics.received / most).clamp(min=0).sqrt(), levels))
     if not columns:
         return None
-    about = {"levels": levels, "entropy": seen.entropy is not None, "received": seen.received is not None}
+    about = {"levels": levels, "entropy": statistics.entropy is not None, "received": statistics.received is not None}
     return _Part(about, [_zip(*(column[example] for column in columns)) for example in range(layer.shape[0])])
 
 
-def _matrix(layer: Layer, seen: Observation) -> _Part | None:
+def _matrix(layer: Layer, statistics: Observation) -> _Part | None:
     """The whole matrix, by the root of its weights, where it was asked for or is small enough to be computed."""
-    weights = seen.weights
-    if weights is None and layer.kept is not None and max(layer.shape[-2:]) <= _LONGEST_COMPUTED:
-        weights = layer.look(Observe(weights=True)).weights
+    weights = statistics.weights
+    if weights is None and layer.inputs is not None and max(layer.shape[-2:]) <= _LONGEST_COMPUTED:
+        weights = layer.observe(Observe(weights=True)).weights
     return None if weights is None else _Part({}, [_zip(each) for each in _quantised(weights.clamp(min=0).sqrt())])
 
 
 def _steps(layer: Layer) -> _Part | None:
     """Query, key and what is added to the scores, -inf for a hidden place, of a short text, in float32."""
-    if layer.kept is None or max(layer.shape[-2:]) > _LONGEST_STEPS:
+    if layer.inputs is None or max(layer.shape[-2:]) > _LONGEST_STEPS:
         return None
-    terms = layer.kept.score.terms(layer.kept.query)
+    terms = layer.inputs.score.terms(layer.inputs.query)
     if terms.weight is not None or terms.query.shape[-1] > _WIDEST_STEPS:
         return None
     heads = layer.shape[1]
-    key = layer.kept.key.repeat_interleave(heads // layer.kept.key.shape[1], 1)
+    key = layer.inputs.key.repeat_interleave(heads // layer.inputs.key.shape[1], 1)
     added: list[Tensor] = []
-    if layer.kept.mask is not None or layer.kept.bias is not None:
-        places = torch.zeros(layer.shape) if layer.kept.bias is None else layer.kept.bias.expand(layer.shape)
-        hidden = None if layer.kept.mask is None else ~layer.kept.mask.allowed(layer.shape)
+    if layer.inputs.mask is not None or layer.inputs.bias is not None:
+        places = torch.zeros(layer.shape) if layer.inputs.bias is None else layer.inputs.bias.expand(layer.shape)
+        hidden = None if layer.inputs.mask is None else ~layer.inputs.mask.allowed(layer.shape)
         added = [places if hidden is None else places.masked_fill(hidden, -math.inf)]
     arrays = [tensor.to(torch.float32).numpy() for tensor in (terms.query, key, *added)]
     about = {"features": terms.query.shape[-1], "scale": terms.scale, "added": bool(added)}
@@ -169,11 +169,13 @@ class _Links(NamedTuple):
     about: dict[str, int]
 
     @classmethod
-    def of(cls, layer: Layer, seen: Observation, steps: int) -> _Links | None:
-        if seen.top is None:
+    def of(cls, layer: Layer, statistics: Observation, steps: int) -> _Links | None:
+        if statistics.top is None:
             return None
-        levels = _quantised(seen.top.weights.clamp(min=0).sqrt().transpose(-1, -2), steps)  # 0 where there is no key
-        keys = seen.top.keys.clamp(min=0).transpose(-1, -2).long().numpy()
+        levels = _quantised(
+            statistics.top.weights.clamp(min=0).sqrt().transpose(-1, -2), steps
+        )  # 0 where there is no key
+        keys = statistics.top.keys.clamp(min=0).transpose(-1, -2).long().numpy()
         ahead = keys - layer.first_query - np.arange(layer.shape[2])
         ways = 3 if (ahead > 0).any() else 2
         near = np.where(ahead > 0, 2, 1) + ways * np.abs(ahead)

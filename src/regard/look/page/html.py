@@ -20,7 +20,7 @@ from regard.look.page.tokens import texts
 
 if TYPE_CHECKING:
     from regard.look.page.tokens import Tokens
-    from regard.look.record import Seen
+    from regard.look.record import WatchRecord
 
 __all__ = ["Page", "page", "report", "script", "style"]
 
@@ -42,7 +42,12 @@ class Page:
 
 
 def report(
-    seen: Seen, out: str | Path, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None
+    record: WatchRecord,
+    out: str | Path,
+    *,
+    tokenizer: Any = None,
+    tokens: Tokens | None = None,
+    title: str | None = None,
 ) -> Path:
     """Write what was seen as one page of HTML below 5 MB, to be opened in a browser, offline.
 
@@ -58,35 +63,35 @@ def report(
     Raises ArgumentError where nothing was seen or the tokens do not fit, RunError where the file cannot be written.
 
     >>> import tempfile, torch, regard
-    >>> from regard.look import Layer, Seen
+    >>> from regard.look import Layer, WatchRecord
     >>> query = torch.eye(3)[None, None]
     >>> _, told = regard.attention(query, query, query, observe=regard.Observe(top=2, entropy=True))
-    >>> seen = Seen([Layer("layer", told, (1, 1, 3, 3), heads=(0,))])
+    >>> record = WatchRecord([Layer("layer", told, (1, 1, 3, 3), heads=(0,))])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     report(seen, f"{folder}/out.html", tokens=["a", "b", "c"]).name
+    ...     report(record, f"{folder}/out.html", tokens=["a", "b", "c"]).name
     'out.html'
     """
     path = Path(out)
-    content = _written(page(seen, tokenizer=tokenizer, tokens=tokens, title=title))
+    content = _written(page(record, tokenizer=tokenizer, tokens=tokens, title=title))
     write(path, lambda temporary: temporary.write_text(content, "utf-8"))
     return path
 
 
-def page(seen: Seen, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None) -> Page:
+def page(record: WatchRecord, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None) -> Page:
     """What `report` writes, and what a notebook shows."""
-    if not seen.layers:
+    if not record.layers:
         raise ArgumentError("report: expected at least one attention, none was seen; call the model within the watch")
-    known, of_layers = texts(seen, tokens, tokenizer)
-    about = {"title": title or "Attention", "texts": known, "summaries": _summaries(seen, tokenizer)}
-    taken = len(_written(Page(about, {}))) + _A_LAYER * len(seen.layers)
-    data = packed(seen.layers, max(SIZE - taken, SIZE // 4))
+    known, of_layers = texts(record, tokens, tokenizer)
+    about = {"title": title or "Attention", "texts": known, "summaries": _summaries(record, tokenizer)}
+    taken = len(_written(Page(about, {}))) + _A_LAYER * len(record.layers)
+    data = packed(record.layers, max(SIZE - taken, SIZE // 4))
     notes = [f"{count} layers are shown without their {_WHAT[kind]}." for kind, count in data.left_out.items()]
     if data.lightest:
         notes.append(f"Links lighter than {100 * data.lightest:.2g} % are left out.")
     if notes:
         notes.append("The page would have become too large.")
-    if seen.left_out:
-        notes.append(f"{seen.left_out} attentions were not kept: the watch had no more memory for them.")
+    if record.left_out:
+        notes.append(f"{record.left_out} attentions were not kept: the watch had no more memory for them.")
     layers = [{**layer, "of": of} for layer, of in zip(data.layers, of_layers, strict=True)]
     return Page({**about, "layers": layers, "notes": notes}, data.blobs)
 
@@ -106,10 +111,10 @@ def as_json(about: dict[str, Any]) -> str:
     return json.dumps(about, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _summaries(seen: Seen, tokenizer: Any) -> list[list[float | None]]:
+def _summaries(record: WatchRecord, tokenizer: Any) -> list[list[float | None]]:
     """Of each head of each layer the numbers of its summary, in the order of its fields, None for NaN."""
     separators = [] if tokenizer is None else {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
-    rows = (list(asdict(each).values())[2:] for each in seen.summary(sorted(separators)))
+    rows = (list(asdict(each).values())[2:] for each in record.summary(sorted(separators)))
     return [[float(f"{number:.4g}") if math.isfinite(number) else None for number in row] for row in rows]
 
 

@@ -9,22 +9,24 @@ from regard.look.page.html import as_json, page, script, style
 
 if TYPE_CHECKING:
     from regard.look.page.tokens import Tokens
-    from regard.look.record import Seen
+    from regard.look.record import WatchRecord
 
 __all__ = ["widget"]
 
 
-def widget(seen: Seen, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None) -> Any:
-    """Show what was seen in a notebook: the page of `Seen.report`, as a widget of anywidget.
+def widget(
+    record: WatchRecord, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None
+) -> Any:
+    """Show what was seen in a notebook: the page of `WatchRecord.report`, as a widget of anywidget.
 
-    Give it back as the last value of a cell. Raises ArgumentError as `Seen.report` does, and RegardError where
+    Give it back as the last value of a cell. Raises ArgumentError as `WatchRecord.report` does, and RegardError where
     anywidget is not installed.
 
     >>> import torch, regard
-    >>> from regard.look import Layer, Seen, widget
+    >>> from regard.look import Layer, WatchRecord, widget
     >>> query = torch.eye(3)[None, None]
     >>> _, told = regard.attention(query, query, query, observe=regard.Observe(top=2))
-    >>> shown = widget(Seen([Layer("layer", told, (1, 1, 3, 3), heads=(0,))]), tokens=["a", "b", "c"])
+    >>> shown = widget(WatchRecord([Layer("layer", told, (1, 1, 3, 3), heads=(0,))]), tokens=["a", "b", "c"])
     >>> sorted(shown.blobs)
     ['0.0.links']
     """
@@ -35,7 +37,7 @@ def widget(seen: Seen, *, tokenizer: Any = None, tokens: Tokens | None = None, t
         raise RegardError(
             "a page in a notebook needs anywidget, which is not installed: pip install 'regard[notebook]'"
         ) from error
-    found = page(seen, tokenizer=tokenizer, tokens=tokens, title=title)
+    found = page(record, tokenizer=tokenizer, tokens=tokens, title=title)
 
     class Explorer(anywidget.AnyWidget):
         _esm = script("notebook.js")

@@ -12,7 +12,7 @@ from regard.look.reading.words import Words, spelt
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.look.record import Seen
+    from regard.look.record import WatchRecord
 
     OfText = Sequence[str] | Sequence[Sequence[str]]
     Tokens = OfText | Mapping[str, OfText]
@@ -26,7 +26,9 @@ _INPUTS: dict[Side, tuple[str, str]] = {
 _ANSWER = "answer"  # what a decoder said where it read the target: the rows of an alignment
 
 
-def texts(seen: Seen, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+def texts(
+    record: WatchRecord, tokens: Tokens | None, tokenizer: Any
+) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
     """All texts, and for each layer which of them its queries and its keys are.
 
     Tokens are those given, else what the tokenizer calls the ids of the model's call, else numbers; those that were
@@ -42,11 +44,11 @@ def texts(seen: Seen, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[
         if at not in places:
             named = given.get(name or side)
             if named is None:
-                named = [_numbered(row, length) for row in _called(seen, side, tokenizer, batch)]
+                named = [_numbered(row, length) for row in _called(record, side, tokenizer, batch)]
             _check(side, named, length, batch)
             places[at] = len(known)
             known.append({"side": side, "examples": [_read(row, special) for row in named]})
-            for example, padded in zip(known[-1]["examples"], _padded(seen, side, batch, length), strict=True):
+            for example, padded in zip(known[-1]["examples"], _padded(record, side, batch, length), strict=True):
                 example["padded"] = padded
         return places[at]
 
@@ -60,7 +62,7 @@ def texts(seen: Seen, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[
             ),
             place(keys, layer.shape[3], layer.shape[0]),
         )
-        for layer, (queries, keys) in zip(seen.layers, sides(seen), strict=True)
+        for layer, (queries, keys) in zip(record.layers, sides(record), strict=True)
     ]
     return known, of_layers
 
@@ -79,8 +81,8 @@ def _given(tokens: Tokens | None) -> dict[str, Sequence[Sequence[str]]]:
     }
 
 
-def _called(seen: Seen, side: Side, tokenizer: Any, batch: int) -> list[list[str]]:
-    ids = seen.inputs.get(_INPUTS[side][0])
+def _called(record: WatchRecord, side: Side, tokenizer: Any, batch: int) -> list[list[str]]:
+    ids = record.inputs.get(_INPUTS[side][0])
     if tokenizer is None or ids is None or len(ids) != batch:
         return [[] for _ in range(batch)]
     return [list(tokenizer.convert_ids_to_tokens(row)) for row in ids.tolist()]
@@ -119,8 +121,8 @@ def _read(tokens: Sequence[str], special: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _padded(seen: Seen, side: Side, batch: int, length: int) -> list[list[int]]:
-    mask: Tensor | None = seen.inputs.get(_INPUTS[side][1])
+def _padded(record: WatchRecord, side: Side, batch: int, length: int) -> list[list[int]]:
+    mask: Tensor | None = record.inputs.get(_INPUTS[side][1])
     if mask is None or mask.dim() != 2 or len(mask) != batch:
         return [[] for _ in range(batch)]
     return [(row[:length] == 0).nonzero().flatten().tolist() for row in mask]

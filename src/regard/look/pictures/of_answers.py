@@ -13,7 +13,7 @@ from regard.look.pictures.heat_maps import Alignment
 from regard.look.watching.watch import watch
 
 if TYPE_CHECKING:
-    from regard.look.record import Seen
+    from regard.look.record import WatchRecord
     from regard.tasks.seq2seq import Answer, Prediction, Seq2SeqRun
 
 __all__ = ["grids", "pictures", "watched"]
@@ -57,7 +57,7 @@ def grids(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[list[Alignment]]:
     ]
 
 
-def watched(run: Seq2SeqRun, answer: Answer) -> tuple[Seen, dict[str, list[str]]]:
+def watched(run: Seq2SeqRun, answer: Answer) -> tuple[WatchRecord, dict[str, list[str]]]:
     """What the model attended to while it gave its best answer, and the tokens of both sides as a page takes them.
 
     The answer is known: it is given to the decoder as in training, so that the queries are its own, whatever other
@@ -67,10 +67,10 @@ def watched(run: Seq2SeqRun, answer: Answer) -> tuple[Seen, dict[str, list[str]]
     batch = run.collate(run.encode([Example(tuple(answer.units), tuple(prediction.units))]))
     read = batch.target[:, : -1 if prediction.finished else -2]
     device = next(run.model.parameters()).device
-    with torch.inference_mode(), watch(run.model, keep=True) as seen:
+    with torch.inference_mode(), watch(run.model, keep_inputs=True) as record:
         run.model(batch.source.to(device), batch.source_lengths.to(device), read.to(device))
     symbols = [SPECIALS[BOS], *prediction.units][: read.shape[1]]
-    return seen, {"source": _columns(answer), "target": symbols, "answer": _rows(prediction)}
+    return record, {"source": _columns(answer), "target": symbols, "answer": _rows(prediction)}
 
 
 def _rows(prediction: Prediction) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from regard.look.record import Layer, Seen
+    from regard.look.record import Layer, WatchRecord
 
 __all__ = ["Side", "Summary", "read", "rollout", "sides", "summary"]
 
@@ -60,12 +60,12 @@ class Summary:
         return ", ".join(f"{name} {share:.2f}" for name, share in self.shares.items() if share >= _STANDS_OUT)
 
 
-def sides(seen: Seen) -> list[tuple[Side, Side]]:
+def sides(record: WatchRecord) -> list[tuple[Side, Side]]:
     """To which sequence the queries and the keys of each layer belong; without cross-attention all is source.
 
     An encoder is called before its decoder, whose first self-attention comes right before the first cross-attention.
     """
-    layers = seen.layers
+    layers = record.layers
     crossing = next((i for i, layer in enumerate(layers) if layer.cross), len(layers))
     decoder = crossing
     if 0 < crossing < len(layers) and layers[crossing - 1].shape[2] == layers[crossing].shape[2]:
@@ -76,7 +76,7 @@ def sides(seen: Seen) -> list[tuple[Side, Side]]:
     ]
 
 
-def summary(seen: Seen, separators: Sequence[int] = ()) -> list[Summary]:
+def summary(record: WatchRecord, separators: Sequence[int] = ()) -> list[Summary]:
     """What each head of each layer looks at, in the order of the layers.
 
     With the weights P_ij averaged over the queries i, those of padding left out, and padding told by the
@@ -89,13 +89,13 @@ def summary(seen: Seen, separators: Sequence[int] = ()) -> list[Summary]:
     - ``entropy``: −sum_j P_ij ln P_ij
 
     What was not asked for is NaN; so are ``first`` and ``separators`` of a cross-attention some of whose queries are
-    padding, for they come from what keys received of all of them. With ``watch(keep=True)`` every number is computed
-    from the queries and keys that were kept.
+    padding, for they come from what keys received of all of them. With ``watch(keep_inputs=True)`` every number is
+    computed from the queries and keys that were kept.
     """
     return [
         Summary(layer.name, head, *figures)
-        for layer, (queries, keys) in zip(seen.layers, sides(seen), strict=True)
-        for head, figures in zip(layer.heads, _figures(seen, layer, queries, keys, separators), strict=True)
+        for layer, (queries, keys) in zip(record.layers, sides(record), strict=True)
+        for head, figures in zip(layer.heads, _figures(record, layer, queries, keys, separators), strict=True)
     ]
 
 
@@ -110,11 +110,11 @@ class _Told(NamedTuple):
 
 
 def _figures(
-    seen: Seen, layer: Layer, queries: Side, keys: Side, separators: Sequence[int]
+    record: WatchRecord, layer: Layer, queries: Side, keys: Side, separators: Sequence[int]
 ) -> list[tuple[float, float, float, float, float, float]]:
     B, Hq, Tq, Tk = layer.shape
-    kept = _no_padding(seen, queries, B, layer.first_query, Tq)
-    told = _told(seen, layer, kept)
+    kept = _no_padding(record, queries, B, layer.first_query, Tq)
+    told = _told(record, layer, kept)
     count = max(int(kept.sum()), 1)
     nothing = [math.nan] * Hq
 
@@ -128,9 +128,9 @@ def _figures(
             return nothing
         return (torch.where(of_keys[:, None], told.received, 0).sum((0, 2)) / count).tolist()
 
-    first = _no_padding(seen, keys, B, 0, Tk)
+    first = _no_padding(record, keys, B, 0, Tk)
     first = first & (first.cumsum(-1) == 1)
-    ids = seen.inputs.get("input_ids" if keys == "source" else "decoder_input_ids")
+    ids = record.inputs.get("input_ids" if keys == "source" else "decoder_input_ids")
     apart = None
     if len(separators) and ids is not None and ids.shape == (B, Tk):
         apart = torch.isin(ids, torch.tensor(list(separators), dtype=ids.dtype))
@@ -141,20 +141,20 @@ def _figures(
     return list(zip(*columns, strict=True))
 
 
-def _told(seen: Seen, layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Told:
-    found, offsets = layer.seen, None if seen.what is None else seen.what.offsets
-    if layer.kept is not None:
+def _told(record: WatchRecord, layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Told:
+    found, offsets = layer.statistics, None if record.observe is None else record.observe.offsets
+    if layer.inputs is not None:
         weights = kept[:, None].expand(layer.shape[:3]).float()
         offsets = _PLACES
-        found = layer.look(Observe(received=weights, offsets=offsets, distance=True, entropy=True))
-    received = found.received if layer.kept is not None or not layer.cross or kept.all() else None
+        found = layer.observe(Observe(received=weights, offsets=offsets, distance=True, entropy=True))
+    received = found.received if layer.inputs is not None or not layer.cross or kept.all() else None
     at = dict(zip(offsets or _PLACES, () if found.offsets is None else found.offsets.unbind(-1), strict=False))
     return _Told(received, at.get(-1), at.get(0), found.distance, found.entropy)
 
 
-def _no_padding(seen: Seen, side: Side, batch: int, first: int, length: int) -> Bool[Tensor, "B T"]:
+def _no_padding(record: WatchRecord, side: Side, batch: int, first: int, length: int) -> Bool[Tensor, "B T"]:
     """Which of so many places from the first are no padding; what the model's own mask does not reach is none."""
-    mask = seen.inputs.get("attention_mask" if side == "source" else "decoder_attention_mask")
+    mask = record.inputs.get("attention_mask" if side == "source" else "decoder_attention_mask")
     kept = torch.ones(batch, length, dtype=torch.bool)
     if mask is not None and mask.dim() == 2 and len(mask) == batch:
         known = mask[:, first : first + length].bool()
@@ -162,25 +162,25 @@ def _no_padding(seen: Seen, side: Side, batch: int, first: int, length: int) -> 
     return kept
 
 
-def rollout(seen: Seen, token: int, *, batch: int = 0) -> Float[Tensor, " T"]:
+def rollout(record: WatchRecord, token: int, *, batch: int = 0) -> Float[Tensor, " T"]:
     """How much of each input token reaches one token through all layers, if attention were all that moves anything.
 
     Attention rollout: Â_l = ½ (mean over heads of P_l + I), and of the product Â_L ⋯ Â_1 the row of the ``token``,
     computed as r ← Â_lᵀ r from the last layer back to the first: linear in the number of tokens.
 
     ``token`` is an index, -1 the last; ``batch`` is which example. The result sums to 1. Raises UnsupportedError
-    without ``watch(keep=True)``, or where layers are missing; ArgumentError unless all layers are self-attention over
-    the same tokens: of an encoder-decoder watch the layers of the encoder alone.
+    without ``watch(keep_inputs=True)``, or where layers are missing; ArgumentError unless all layers are self-attention
+    over the same tokens: of an encoder-decoder watch the layers of the encoder alone.
 
     Source: Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", arXiv 2005.00928, section 3.
     """
-    if not seen.layers or seen.left_out:
+    if not record.layers or record.left_out:
         raise UnsupportedError(
-            f"rollout: expected every layer of the model, got {len(seen.layers)}, and {seen.left_out} were left out; "
-            "watch with more memory, or statistics that take less"
+            f"rollout: expected every layer of the model, got {len(record.layers)}, "
+            f"and {record.left_out} were left out; watch with more memory, or statistics that take less"
         )
-    B, _, Tq, _ = seen.layers[0].shape
-    for layer in seen.layers:
+    B, _, Tq, _ = record.layers[0].shape
+    for layer in record.layers:
         if layer.cross or layer.first_query or (layer.shape[0], *layer.shape[2:]) != (B, Tq, Tq):
             raise ArgumentError(
                 f"rollout: expected self-attention over the same {Tq} tokens in all layers, got {layer.name} with "
@@ -192,23 +192,23 @@ def rollout(seen: Seen, token: int, *, batch: int = 0) -> Float[Tensor, " T"]:
         )
     reached = torch.zeros(B, Tq)
     reached[batch, token] = 1
-    for layer in reversed(seen.layers):
+    for layer in reversed(record.layers):
         reached = (_received(layer, reached).mean(1) + reached) / 2
     return reached[batch]
 
 
 def read(
-    seen: Seen, queries: slice | Sequence[int], passages: Sequence[slice], *, batch: int = 0
+    record: WatchRecord, queries: slice | Sequence[int], passages: Sequence[slice], *, batch: int = 0
 ) -> Float[Tensor, "layers heads passages"]:
     """What an answer read: the share of its queries' weights that falls on each passage, by layer and head.
 
     share_p = mean over i of sum_{j in p} P_ij for the ``queries`` i. Where the model has cross-attention these layers
     are told, and the passages are of its source; otherwise all layers. ``.mean((0, 1))`` is the mean over all heads.
-    Raises UnsupportedError without ``watch(keep=True)``, ArgumentError where there are no such queries or passages, or
-    layers do not have equally many heads.
+    Raises UnsupportedError without ``watch(keep_inputs=True)``, ArgumentError where there are no such queries or
+    passages, or layers do not have equally many heads.
     """
-    crossing = [layer for layer in seen.layers if layer.cross]
-    layers = crossing or seen.layers
+    crossing = [layer for layer in record.layers if layer.cross]
+    layers = crossing or record.layers
     if not layers or len({layer.shape for layer in layers}) > 1:
         shapes = ", ".join(str(shape) for shape in dict.fromkeys(layer.shape for layer in layers))
         raise ArgumentError(f"read: expected layers with equally many heads, queries and keys, got {shapes or 'none'}")
@@ -230,9 +230,9 @@ def read(
 def _received(layer: Layer, weights: Tensor) -> Float[Tensor, "B Hq Tk"]:
     """Pᵀr for weights r of the queries, (B, Tq) or (B, Hq, Tq)."""
     weights = weights if weights.dim() == 3 else weights[:, None].expand(layer.shape[:3])
-    if layer.seen.weights is not None:
-        return (layer.seen.weights.mT @ weights[..., None]).squeeze(-1)
-    received = layer.look(Observe(received=weights)).received
+    if layer.statistics.weights is not None:
+        return (layer.statistics.weights.mT @ weights[..., None]).squeeze(-1)
+    received = layer.observe(Observe(received=weights)).received
     if received is None:
         raise UnsupportedError(f"{layer.name}: expected the sums over its queries, got none")
     return received

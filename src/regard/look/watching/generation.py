@@ -17,7 +17,7 @@ from regard.functional.checks import autocast_dtype
 from regard.functional.masks import Mask, causal, dense
 from regard.functional.observe import Observation, Top
 from regard.functional.scores import Additive, General
-from regard.look.record import Kept, Layer
+from regard.look.record import AttentionInputs, Layer
 
 if TYPE_CHECKING:
     from regard.look.watching.attention_call import Call
@@ -29,18 +29,18 @@ __all__ = ["Steps"]
 class _Piece(NamedTuple):
     """One call: what was seen, how many queries and keys it had, and the first key's absolute position."""
 
-    seen: Observation
+    statistics: Observation
     queries: int
     keys: int
     first_key: int
-    kept: Kept | None
+    inputs: AttentionInputs | None
 
 
 class Steps:
     """Calls that are joined into one `Layer`."""
 
     def __init__(
-        self, name: str, heads: tuple[int, ...], call: Call, seen: Observation, place: Place | None, *, keep: bool
+        self, name: str, heads: tuple[int, ...], call: Call, statistics: Observation, place: Place | None, *, keep: bool
     ) -> None:
         B, _, Tq, _ = call.shape
         self.name = name
@@ -56,15 +56,15 @@ class Steps:
         self.first = call.query[:, :, :1].clone(), call.key[:, :, :1].clone()
         self.pieces: list[_Piece] = []
         first_key = 0 if place is None else place.first_key
-        self._append(call, seen, first_key)
+        self._append(call, statistics, first_key)
 
-    def _append(self, call: Call, seen: Observation, first_key: int) -> None:
+    def _append(self, call: Call, statistics: Observation, first_key: int) -> None:
         _, _, Tq, Tk = call.shape
         kept = None
         if self.keep:
             key = call.key if not self.pieces else call.key[:, :, Tk - Tq :] if self.grows else call.key[:, :, :0]
             kept = _kept(replace(call, key=key))
-        self.pieces.append(_Piece(seen, Tq, Tk, first_key, kept))
+        self.pieces.append(_Piece(statistics, Tq, Tk, first_key, kept))
         self.last_key = call.key[:, :, -1:].clone()
 
     def continues(self, call: Call, place: Place | None, same_pass: bool) -> bool:
@@ -92,7 +92,7 @@ class Steps:
         same_number = call.key.shape[2] == self.pieces[-1].keys
         return same_number and torch.equal(first, self.first[1]) and torch.equal(last, self.last_key)
 
-    def add(self, call: Call, seen: Observation, place: Place | None) -> None:
+    def add(self, call: Call, statistics: Observation, place: Place | None) -> None:
         """Append a step."""
         _, _, Tq, Tk = call.shape
         before = self.pieces[-1]
@@ -101,30 +101,30 @@ class Steps:
         else:
             self.grows = not self._has_the_same_keys(call)
             first_key = before.first_key + before.keys + Tq - Tk if self.grows else 0
-        self._append(call, seen, first_key)
+        self._append(call, statistics, first_key)
         self.end += Tq
 
     def layer(self) -> Layer:
         """All calls as one."""
         queries = sum(piece.queries for piece in self.pieces)
         keys = max(piece.first_key + piece.keys for piece in self.pieces)
-        seen = _joined(self.pieces, keys)
+        statistics = _joined(self.pieces, keys)
         own = self.grows or self.cross is False or self.is_bottom_right
         cross = not own and (self.cross or queries != keys)
         if cross:  # a query of one sequence stands nowhere in another
-            seen = replace(seen, distance=None, offsets=None)
+            statistics = replace(statistics, distance=None, offsets=None)
         return Layer(
             self.name,
-            seen,
+            statistics,
             (self.batch, len(self.heads), queries, keys),
             self.heads,
             first_query=0 if cross else keys - queries,
-            kept=self._kept(keys, cross) if self.keep else None,
+            inputs=self._kept(keys, cross) if self.keep else None,
             cross=cross,
         )
 
-    def _kept(self, keys: int, cross: bool) -> Kept:
-        kept = [piece.kept for piece in self.pieces if piece.kept is not None]
+    def _kept(self, keys: int, cross: bool) -> AttentionInputs:
+        kept = [piece.inputs for piece in self.pieces if piece.inputs is not None]
         if len(kept) == 1 and not self.pieces[0].first_key:
             return kept[0]
         query, key = torch.cat([k.query for k in kept], 2), torch.cat([k.key for k in kept], 2)
@@ -150,10 +150,10 @@ class Steps:
                     for bias, shape, piece in zip(given, shapes, self.pieces, strict=True)
                 ]
             )
-        return Kept(query, key, kept[0].score, mask, biases)
+        return AttentionInputs(query, key, kept[0].score, mask, biases)
 
 
-def _is_plain(kept: Kept, piece: _Piece) -> bool:
+def _is_plain(kept: AttentionInputs, piece: _Piece) -> bool:
     """Whether the call is causal and nothing else; a single query that sees all keys is."""
     if kept.bias is not None or piece.first_key:
         return False
@@ -175,7 +175,7 @@ def _below(tensors: list[Tensor]) -> Tensor:
     return torch.cat([tensor.expand(*lead, *tensor.shape[2:]) for tensor in tensors], 2)
 
 
-def _kept(call: Call) -> Kept:
+def _kept(call: Call) -> AttentionInputs:
     """What a call attended with, on the CPU, in float32 or wider; copies, as models overwrite query and key."""
     lower = autocast_dtype(call.query) or call.query.dtype  # in which the model computes
     wide = torch.promote_types(lower, torch.float32)
@@ -190,20 +190,20 @@ def _kept(call: Call) -> Kept:
         lengths = tuple(length.to("cpu") for length in mask.lengths)
         mask = replace(mask, keeps=tuple(map(here, mask.keeps)), lengths=lengths, tables=tuple(map(here, mask.tables)))
     bias = None if call.bias is None else here(call.bias)
-    return Kept(here(call.query).clone(), here(call.key).clone(), score, mask, bias)
+    return AttentionInputs(here(call.query).clone(), here(call.key).clone(), score, mask, bias)
 
 
 def _joined(pieces: list[_Piece], keys: int) -> Observation:
     """What was seen of all queries, with keys by their absolute position."""
     if len(pieces) == 1 and not pieces[0].first_key:
-        return pieces[0].seen
+        return pieces[0].statistics
 
     def all_keys(tensor: Tensor, piece: _Piece) -> Tensor:
         return pad(tensor, (piece.first_key, keys - piece.first_key - piece.keys))
 
     found: dict[str, Tensor | Top | None] = {}
-    for name, value in vars(pieces[0].seen).items():
-        parts = [getattr(piece.seen, name) for piece in pieces]
+    for name, value in vars(pieces[0].statistics).items():
+        parts = [getattr(piece.statistics, name) for piece in pieces]
         if value is None:
             found[name] = None
         elif name == "top":

@@ -76,7 +76,7 @@ class Asked:
         if isinstance(mask, Tensor) and mask.ndim == 4:
             hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min
             hidden = hidden[..., : weights.shape[-1]]
-        if not recorder.keep and not recorder.what.logsumexp:
+        if not recorder.keep and not recorder.observe.logsumexp:
             return Call(query, key, score, weights=weights, hidden=hidden)
         call = Call(query, key, score, *_added(mask, options.get("position_bias"), weights.shape[-1]))
         if any(options.get(option) is not None for option in _NO_SOFTMAX) or not _gives(call, weights):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.look.record import Seen
+from regard.look.record import WatchRecord
 from regard.look.watching import huggingface
 from regard.look.watching.recorder import Place
 
@@ -32,9 +32,9 @@ class Frame(NamedTuple):
 class Modules:
     """The modules of a model that are at work in this thread, the innermost last."""
 
-    def __init__(self, model: nn.Module, seen: Seen) -> None:
+    def __init__(self, model: nn.Module, record: WatchRecord) -> None:
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # a compiled model stands around the one it is
-        self.seen = seen
+        self.record = record
         self.thread = threading.get_ident()
         self.names = {module: name for name, module in self.model.named_modules()}
         self.names[self.model] = type(self.model).__name__
@@ -75,7 +75,7 @@ class Modules:
 
     def _take_inputs(self, given: Mapping[str, Any]) -> None:
         """Tokens and masks, of the calls that the user makes; of a step the tokens are those after the ones before."""
-        inputs, is_step = self.seen.inputs, huggingface.is_step(given)
+        inputs, is_step = self.record.inputs, huggingface.is_step(given)
         for name, value in given.items():
             if (
                 not isinstance(value, Tensor)

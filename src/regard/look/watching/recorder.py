@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.functional.attention import observed
 from regard.functional.observe import Observation, Observe, Top, summarise
-from regard.look.record import Seen
+from regard.look.record import WatchRecord
 from regard.look.watching.attention_call import Call
 from regard.look.watching.generation import Steps
 
@@ -47,19 +47,19 @@ class Place(NamedTuple):
 
 
 class Recorder:
-    """Turns calls into the layers of a `Seen`."""
+    """Turns calls into the layers of a `WatchRecord`."""
 
     def __init__(
         self,
-        seen: Seen,
-        what: Observe,
+        record: WatchRecord,
+        observe: Observe,
         layers: Sequence[str | int] | None,
         heads: Sequence[int] | None,
         keep: bool,
         memory: int,
     ) -> None:
-        self.seen = seen
-        self.what = what
+        self.record = record
+        self.observe = observe
         self.patterns = layers
         self.heads = heads
         self.keep = keep
@@ -70,13 +70,13 @@ class Recorder:
         self.found: list[Steps] = []
         self.latest: dict[tuple[str, tuple[int, ...]], Steps] = {}
 
-    def record(self, name: str, called: Callable[[], Call], place: Place | None, passes: int) -> None:
+    def add(self, name: str, called: Callable[[], Call], place: Place | None, passes: int) -> None:
         """Take in one attention of the module of this name, in the n-th pass of the model."""
         number = self.names.setdefault(name, len(self.names))
         if not self._wants(name, number):
             return
-        if self.seen.left_out:  # steps that follow one that is missing have nothing to follow
-            self.seen.left_out += 1
+        if self.record.left_out:  # steps that follow one that is missing have nothing to follow
+            self.record.left_out += 1
             return
         with _named(name):
             call = called()
@@ -90,32 +90,32 @@ class Recorder:
             if not chosen:
                 return
             call, heads = call.of_heads([heads.index(head) for head in chosen]), tuple(chosen)
-        self.used += _size(self.what, call, self.keep)
+        self.used += _size(self.observe, call, self.keep)
         if self.used > self.memory:
-            self.seen.left_out = 1
+            self.record.left_out = 1
             warnings.warn(
                 f"what is watched is larger than watch(memory={self.memory}) bytes: what comes from {name} on is left "
-                "out and counted in seen.left_out; choose layers=, heads=, or a larger memory=",
+                "out and counted in record.left_out; choose layers=, heads=, or a larger memory=",
                 stacklevel=2,
             )
             return
         with _named(name):
-            seen = _look(self.what, call)
+            statistics = _look(self.observe, call)
         before = self.latest.get((name, heads))
         if before is not None:
             same_pass = passes in (before.last_pass, self.stepping)
             if before.continues(call, place, same_pass):
-                before.add(call, seen, place)
+                before.add(call, statistics, place)
                 before.last_pass = passes
                 self.stepping = passes if before.grows else self.stepping
                 return
-        self.latest[name, heads] = steps = Steps(name, heads, call, seen, place, keep=self.keep)
+        self.latest[name, heads] = steps = Steps(name, heads, call, statistics, place, keep=self.keep)
         steps.last_pass = passes
         self.found.append(steps)
 
     def finish(self) -> None:
         """Fill in the layers, and complain about what was asked for and was not there."""
-        self.seen.layers[:] = [steps.layer() for steps in self.found]
+        self.record.layers[:] = [steps.layer() for steps in self.found]
 
     def check(self, passes: int) -> None:
         """Raise where nothing was seen that was asked for."""
@@ -162,13 +162,13 @@ def _look(what: Observe, call: Call) -> Observation:
     return _small(observed(call.query, call.key, what, score=call.score, mask=call.mask, bias=call.bias))
 
 
-def _small(seen: Observation) -> Observation:
+def _small(statistics: Observation) -> Observation:
     def small(value: Any) -> Any:
         if isinstance(value, Top):
             return Top(small(value.weights), value.keys.to("cpu", torch.int32))
         return value.to("cpu", torch.float32) if isinstance(value, Tensor) else value
 
-    return Observation(**{name: small(value) for name, value in vars(seen).items()})
+    return Observation(**{name: small(value) for name, value in vars(statistics).items()})
 
 
 def _size(what: Observe, call: Call, keep: bool) -> int:

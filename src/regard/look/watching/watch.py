@@ -28,7 +28,7 @@ from regard.functional.masks import Mask
 from regard.functional.observe import Observe
 from regard.functional.reporting import tell
 from regard.functional.scores import Score
-from regard.look.record import Seen
+from regard.look.record import WatchRecord
 from regard.look.watching import huggingface
 from regard.look.watching.attention_call import Call, of_attention, of_product, of_sdpa
 from regard.look.watching.modules import Modules
@@ -37,20 +37,20 @@ from regard.nn._multi_head import attention_of_heads
 
 __all__ = ["watch"]
 
-_WHAT = Observe(entropy=True, received=True, top=8, distance=True, offsets=(0, -1))
+_OBSERVE = Observe(entropy=True, received=True, top=8, distance=True, offsets=(0, -1))
 
 
 @contextmanager
 def watch(
     model: nn.Module,
-    what: Observe = _WHAT,
+    observe: Observe = _OBSERVE,
     *,
     layers: str | int | Sequence[str | int] | None = None,
     heads: int | Sequence[int] | None = None,
-    keep: bool = False,
+    keep_inputs: bool = False,
     memory: int = 2**28,
-) -> Iterator[Seen]:
-    """See what the attentions of a model look at, while it runs: ``with watch(model) as seen: model(...)``.
+) -> Iterator[WatchRecord]:
+    """See what the attentions of a model look at, while it runs: ``with watch(model) as record: model(...)``.
 
     P_i = softmax_j(score(q_i, k_j) + bias_ij) of every attention that the model computes by
     `F.scaled_dot_product_attention`, `F.multi_head_attention_forward` (`nn.MultiheadAttention`, `nn.Transformer`),
@@ -58,15 +58,15 @@ def watch(
     what they are, bit for bit, but for the fast path of `nn.TransformerEncoder`, which is off while it is watched, and
     for what is compiled, which runs uncompiled.
 
-    - ``what``: the statistics, small ones by default; see `Observe`. A query that is padding of its own sequence
+    - ``observe``: the statistics, small ones by default; see `Observe`. A query that is padding of its own sequence
       (where the watch knows that a module attends to its own) sends nothing to ``received``. ``rows`` are those of each
       call. ``received`` is True or False.
     - ``layers``: only these modules, by name, by pattern ("*.self_attn"), or by number, in the order in which they
       first attend; ``heads``: only these, from 0.
-    - ``keep``: keep query and key too, so that `Layer.look` can be asked later, and rollout computed.
-    - ``memory``: the bytes that may be kept; what comes after is counted in ``seen.left_out``, with a warning.
+    - ``keep_inputs``: keep query and key too, so that `Layer.observe` can be asked later, and rollout computed.
+    - ``memory``: the bytes that may be kept; what comes after is counted in ``record.left_out``, with a warning.
 
-    The steps of a generation are joined to one `Layer` for each module; ``seen.layers`` are complete when the watch
+    The steps of a generation are joined to one `Layer` for each module; ``record.layers`` are complete when the watch
     ends. Only the thread that watches is seen.
 
     Raises ArgumentError for wrong arguments, and for layers that were not there; UnsupportedError for scripted, traced
@@ -74,15 +74,17 @@ def watch(
 
     >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> x = torch.randn(1, 5, 8)
-    >>> with watch(layer) as seen:
+    >>> with watch(layer) as record:
     ...     output, _ = layer(x, x, x)
-    >>> seen.layers[0].name, seen.layers[0].shape, seen.layers[0].seen.entropy.shape
+    >>> record.layers[0].name, record.layers[0].shape, record.layers[0].statistics.entropy.shape
     ('MultiheadAttention', (1, 2, 5, 5), torch.Size([1, 2, 5]))
     """
-    _check(model, what, memory)
-    seen = Seen(what=what)
-    recorder = Recorder(seen, what, _listed("layers", layers, str | int), _listed("heads", heads, int), keep, memory)
-    modules = Modules(model, seen)
+    _check(model, observe, memory)
+    record = WatchRecord(observe=observe)
+    recorder = Recorder(
+        record, observe, _listed("layers", layers, str | int), _listed("heads", heads, int), keep_inputs, memory
+    )
+    modules = Modules(model, record)
     with ExitStack() as stack:
         stack.enter_context(_SETTINGS)
         if huggingface.loaded():
@@ -90,16 +92,16 @@ def watch(
         stack.callback(recorder.finish)
         stack.enter_context(modules.hooked())
         stack.enter_context(_Watcher(modules, recorder).listening())
-        yield seen
+        yield record
     recorder.check(modules.passes)
 
 
-def _check(model: nn.Module, what: Observe, memory: int) -> None:
+def _check(model: nn.Module, observe: Observe, memory: int) -> None:
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"watch: expected a torch.nn.Module, got {type(model).__name__}")
-    if not isinstance(what, Observe):
-        raise ArgumentError(f"watch: expected an Observe such as Observe(entropy=True), got {what!r}")
-    if isinstance(what.received, Tensor):
+    if not isinstance(observe, Observe):
+        raise ArgumentError(f"watch: expected an Observe such as Observe(entropy=True), got {observe!r}")
+    if isinstance(observe.received, Tensor):
         raise ArgumentError("watch: Observe(received=) must be True or False, as queries differ from layer to layer")
     if isinstance(memory, bool) or not isinstance(memory, int) or memory < 1:
         raise ArgumentError(f"watch(memory=) must be a number of bytes, got {memory!r}")
@@ -250,7 +252,7 @@ class _Watcher(TorchFunctionMode):
         name = name or frame.name
         cross = cross if frame.cross is None else frame.cross
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            self.recorder.record(name, partial(_checked, called, cross), frame.place, self.modules.passes)
+            self.recorder.add(name, partial(_checked, called, cross), frame.place, self.modules.passes)
 
 
 def _checked(called: Callable[[], Call], cross: bool | None) -> Call:

@@ -126,7 +126,7 @@ class Steps {
 
   switch() {
     if (!this.own) {
-      const why = "The model's own numbers need watch(model, keep=True) and a short text.";
+      const why = "The model's own numbers need watch(model, keep_inputs=True) and a short text.";
       return el("p", { class: "faint" }, why);
     }
     const kinds = [["model", "the model"], ["taught", "a small example"]]; // prettier-ignore

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.functional import Mask, Observe, ScaledDot, attention, causal
-from regard.look.record import Kept, Layer, Seen
+from regard.look.record import AttentionInputs, Layer, WatchRecord
 
 WHAT = Observe(entropy=True, received=True, top=8, distance=True, offsets=(0, -1))
 
@@ -30,30 +30,30 @@ def layer(
     chance = torch.Generator().manual_seed(seed)
     query = 2 * torch.randn(batch, heads, queries, features, generator=chance)
     key = 2 * torch.randn(batch, heads, keys or queries, features, generator=chance)
-    _, seen = attention(query, key, key, mask=mask, observe=what)
-    kept = Kept(query, key, ScaledDot(), mask, None) if keep else None
+    _, statistics = attention(query, key, key, mask=mask, observe=what)
+    kept = AttentionInputs(query, key, ScaledDot(), mask, None) if keep else None
     shape = (batch, heads, queries, keys or queries)
-    return Layer(name, seen, shape, tuple(range(heads)), kept=kept, cross=keys is not None)
+    return Layer(name, statistics, shape, tuple(range(heads)), inputs=kept, cross=keys is not None)
 
 
 def weights(of: Layer) -> Tensor:
     """The matrix of a layer that was kept, (B, H, Tq, Tk), in float64."""
-    assert of.kept is not None
-    query, key = of.kept.query.double(), of.kept.key.double()
-    _, seen = attention(query, key, key, mask=of.kept.mask, observe=Observe(weights=True))
-    assert seen.weights is not None
-    return seen.weights
+    assert of.inputs is not None
+    query, key = of.inputs.query.double(), of.inputs.key.double()
+    _, statistics = attention(query, key, key, mask=of.inputs.mask, observe=Observe(weights=True))
+    assert statistics.weights is not None
+    return statistics.weights
 
 
-def model(tokens: int, layers: int = 2, **options: object) -> Seen:
+def model(tokens: int, layers: int = 2, **options: object) -> WatchRecord:
     """A causal model of some layers, all of it kept."""
     given = {"keep": True, "mask": causal(), **options}
-    return Seen([layer(f"layers.{number}.attn", tokens, seed=number, **given) for number in range(layers)])  # type: ignore[arg-type]
+    return WatchRecord([layer(f"layers.{number}.attn", tokens, seed=number, **given) for number in range(layers)])  # type: ignore[arg-type]
 
 
-def translation(source: int, target: int, **options: object) -> Seen:
+def translation(source: int, target: int, **options: object) -> WatchRecord:
     """An encoder-decoder with one layer each."""
-    return Seen(
+    return WatchRecord(
         [
             layer("encoder.layers.0", source, seed=1, **options),  # type: ignore[arg-type]
             layer("decoder.layers.0.own", target, seed=2, mask=causal(), **options),  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def translation(source: int, target: int, **options: object) -> Seen:
     )
 
 
-def long(layers: int, heads: int, tokens: int, top: int = 8) -> Seen:
+def long(layers: int, heads: int, tokens: int, top: int = 8) -> WatchRecord:
     """Statistics like those of a causal language model: heads look at the first token, the one before, near, or far."""
     chance = torch.Generator().manual_seed(0)
     place = torch.arange(tokens)[:, None]
@@ -79,7 +79,7 @@ def long(layers: int, heads: int, tokens: int, top: int = 8) -> Seen:
         weights, order = weights.masked_fill(again, 0).sort(-1, descending=True)
         return weights, keys.gather(-1, order).masked_fill(weights == 0, -1)
 
-    return Seen(
+    return WatchRecord(
         [_long_layer(number, [one((number + head) % 4) for head in range(heads)], chance) for number in range(layers)]
     )
 
@@ -90,9 +90,9 @@ def _long_layer(number: int, found: Sequence[tuple[Tensor, Tensor]], chance: tor
     weights, keys = (torch.stack(tensors)[None] for tensors in zip(*found, strict=True))
     _, heads, tokens, _ = weights.shape
     received = torch.zeros(1, heads, tokens).scatter_add(2, keys.clamp(min=0).flatten(2), weights.flatten(2))
-    seen = Observation(
+    statistics = Observation(
         entropy=torch.rand(1, heads, tokens, generator=chance) * torch.arange(1, tokens + 1).log(),
         received=received,
         top=Top(weights, keys.int()),
     )
-    return Layer(f"model.layers.{number}.self_attn", seen, (1, heads, tokens, tokens), tuple(range(heads)))
+    return Layer(f"model.layers.{number}.self_attn", statistics, (1, heads, tokens, tokens), tuple(range(heads)))

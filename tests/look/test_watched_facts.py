@@ -16,7 +16,7 @@ from regard import Observe, causal, watch
 from regard.data.pairs import Example, Pairs, Units
 from regard.look.local_models import Target
 from regard.look.pictures.of_answers import watched
-from regard.look.record import Layer, Seen
+from regard.look.record import Layer, WatchRecord
 from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Rotary
 from regard.tasks.seq2seq import Seq2SeqRun
@@ -40,10 +40,10 @@ def aligned(run: Seq2SeqRun) -> dict[tuple[str, int], list[list[int]]]:
     run.model.eval()
     found: dict[tuple[str, int], list[list[int]]] = {}
     for answer in run.predict(new[:50]):
-        seen, _ = watched(run, answer)
-        for layer in seen.layers:
-            if layer.cross and layer.seen.top is not None:
-                for head, keys in enumerate(layer.seen.top.keys[0, :, : len(answer.units), 0].tolist()):
+        record, _ = watched(run, answer)
+        for layer in record.layers:
+            if layer.cross and layer.statistics.top is not None:
+                for head, keys in enumerate(layer.statistics.top.keys[0, :, : len(answer.units), 0].tolist()):
                     found.setdefault((layer.name, head), []).append([key - row for row, key in enumerate(keys)])
     return found
 
@@ -115,30 +115,30 @@ def taught(steps: int) -> LanguageModel:
     return model.eval()
 
 
-def shown(model: nn.Module) -> Seen:
+def shown(model: nn.Module) -> WatchRecord:
     """The model over sequences that come twice; the third offset is that of what followed the last time."""
     what = Observe(received=True, distance=True, entropy=True, offsets=(0, -1, 1 - PERIOD))
-    with torch.inference_mode(), watch(model, what) as seen:
+    with torch.inference_mode(), watch(model, what) as record:
         model(repeated(32, PERIOD, torch.Generator().manual_seed(1)))
-    return seen
+    return record
 
 
 def copying(layer: Layer) -> list[float]:
     """Of each head the weight on what followed the last time, the mean over the second time."""
-    assert layer.seen.offsets is not None
-    return layer.seen.offsets[:, :, PERIOD:, 2].mean((0, 2)).tolist()
+    assert layer.statistics.offsets is not None
+    return layer.statistics.offsets[:, :, PERIOD:, 2].mean((0, 2)).tolist()
 
 
 def test_the_heads_that_copy_are_found() -> None:
     model = taught(450)
-    seen = shown(model)
-    first, second = seen.layers
+    record = shown(model)
+    first, second = record.layers
     assert max(copying(second)) > 0.6  # measured: 0.80
     assert max(copying(first)) < 0.2
-    marked = [one for one in seen.summary() if one.words.startswith("previous token")]
+    marked = [one for one in record.summary() if one.words.startswith("previous token")]
     assert {one.layer for one in marked} == {first.name}
     assert max(one.previous for one in marked) > 0.65
-    far = [one.distance for one in seen.summary() if one.layer == second.name]
+    far = [one.distance for one in record.summary() if one.layer == second.name]
     assert mean(far) > 2 * min(one.distance for one in marked)
     drawn = shown(LanguageModel().eval())
     assert not any(one.words for one in drawn.summary())
@@ -160,7 +160,7 @@ def test_a_bert_has_a_head_for_the_previous_token() -> None:
     """Clark et al. 2019, arXiv 1906.04341, section 3.1."""
     target = Target.open(folder_of(MINILM) / "model")
     for text in TEXTS:
-        best = max(target.look(text).seen.summary(target.separators), key=lambda one: one.previous)
+        best = max(target.look(text).record.summary(target.separators), key=lambda one: one.previous)
         assert (best.layer, best.head) == ("encoder.layer.0.attention.self", 2)
         assert best.previous > 0.85
 
@@ -170,7 +170,7 @@ def test_a_language_model_rests_on_its_first_token_from_the_fourth_layer_on() ->
     """Xiao et al. 2023, arXiv 2309.17453, section 3.1: the attention sink."""
     target = Target.open(folder_of(SMOLLM2))
     for text in TEXTS:
-        heads = target.look(text).seen.summary()
+        heads = target.look(text).record.summary()
         assert len(heads) == 30 * 9
         shares = [mean(one.first for one in heads[9 * layer : 9 * layer + 9]) for layer in range(30)]
         assert max(shares[:2]) < 0.2  # as by chance: these look at what stands near
