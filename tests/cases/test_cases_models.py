@@ -19,7 +19,6 @@ from regard.models import (
     Seq2Seq,
     TransformerConfig,
     beam_search,
-    build,
 )
 from tables import Table, TableDecoder, drawn_table
 
@@ -51,7 +50,7 @@ every_model = every({**RECURRENT, **TRANSFORMERS})
 
 def new(config: Config, **options: object) -> Seq2Seq:
     torch.manual_seed(0)
-    model = build(replace(config, **options)).eval()
+    model = replace(config, **options).build().eval()
     # A transformer has more to round, as its logits are larger: in float64 equal is equal all the more
     return model if config.kind == "recurrent" else model.double()
 

@@ -20,7 +20,6 @@ from regard.models import (
     Seq2Seq,
     TransformerConfig,
     TransformerSeq2Seq,
-    build,
     pretrained,
 )
 
@@ -48,7 +47,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def new(config: Config) -> Seq2Seq:
     torch.manual_seed(0)
-    return build(config).eval()
+    return config.build().eval()
 
 
 def answer(model: Seq2Seq) -> torch.Tensor:

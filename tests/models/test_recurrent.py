@@ -224,6 +224,8 @@ def test_a_wrong_config_is_refused_by_name(option: str, value: object) -> None:
 def test_config_survives_a_round_trip() -> None:
     config = RecurrentConfig(11, 13, score=None, cell="lstm", input_feeding=False)
     assert RecurrentConfig(**dataclasses.asdict(config)) == config
+    assert RecurrentConfig.for_data(11, 13, 19, score=None, cell="lstm", input_feeding=False) == config
+    assert config.build().config is config
 
 
 @pytest.mark.parametrize("lengths", [[3, 0], [3, 4], [3], [[3, 2]]])

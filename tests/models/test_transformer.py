@@ -340,6 +340,12 @@ def test_rotary_needs_pairs() -> None:
         TransformerConfig(11, 13, dim=12, heads=4, positions="rotary")
 
 
+def test_a_config_for_data_reaches_as_far_as_the_texts() -> None:
+    config = TransformerConfig.for_data(11, 13, 19, dim=12, heads=2, positions="learned")
+    assert config == TransformerConfig(11, 13, 12, 2, positions="learned", max_length=19)
+    assert config.build().config is config
+
+
 def test_config_survives_a_round_trip() -> None:
     for positions, norm_first in itertools.product(POSITIONS, [True, False]):
         config = TransformerConfig(11, 13, norm_first=norm_first, positions=positions)

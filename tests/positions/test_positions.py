@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch import nn
 
 from regard import positions
+from regard.cli.train import train
 from regard.errors import ArgumentError
 from regard.positions import Learned, Sinusoidal, sinusoidal
 
@@ -28,6 +30,7 @@ def _seeded() -> None:
 
 def test_the_public_names_are_pinned() -> None:
     assert positions.__all__ == [
+        "BY_NAME",
         "ALiBi",
         "Learned",
         "LinearScaling",
@@ -42,6 +45,11 @@ def test_the_public_names_are_pinned() -> None:
         "YarnScaling",
         "sinusoidal",
     ]
+
+
+def test_the_command_offers_every_encoding_that_has_a_name() -> None:
+    offered, _none = get_args(get_type_hints(train)["positions"])
+    assert get_args(offered) == tuple(positions.BY_NAME)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5, 8, 13])

@@ -1,4 +1,4 @@
-"""Models that attend: networks that are trained, searched and looked into."""
+"""Trainable models with attention: sequence-to-sequence, tagging and classification, and beam search."""
 
 from __future__ import annotations
 
@@ -22,14 +22,8 @@ __all__ = [
     "TransformerConfig",
     "TransformerSeq2Seq",
     "beam_search",
-    "build",
 ]
 
 Config = RecurrentConfig | TransformerConfig
 Seq2Seq = RecurrentSeq2Seq | TransformerSeq2Seq
 CONFIGS: dict[str, type[Config]] = {config.kind: config for config in (RecurrentConfig, TransformerConfig)}
-
-
-def build(config: Config) -> Seq2Seq:
-    """A new model by its config."""
-    return RecurrentSeq2Seq(config) if isinstance(config, RecurrentConfig) else TransformerSeq2Seq(config)

@@ -70,6 +70,10 @@ class ClassifierConfig:
         """The size of what is attended to."""
         return self.embed_dim if self.encoder == "none" else self.hidden_dim
 
+    def build(self) -> Classifier:
+        """Return a new model."""
+        return Classifier(self)
+
 
 class TextBatch(NamedTuple):
     """B texts: their words by id, and the distinct forms, by the n-grams of their characters, that these have.

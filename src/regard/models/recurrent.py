@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -62,10 +62,22 @@ class RecurrentConfig:
                 f"score: expected 'additive', 'dot', 'scaled_dot', 'general' or None, got {self.score!r}"
             )
 
+    @classmethod
+    def for_data(cls, source_size: int, target_size: int, longest: int, **chosen: Any) -> Self:
+        """Return a config for vocabularies of these sizes; ``chosen`` are other fields, by name.
+
+        ``longest``, the longest text in tokens, makes no difference to a recurrence.
+        """
+        return cls(source_size, target_size, **chosen)
+
     @property
     def attends(self) -> bool:
-        """Whether there is an attention to look at."""
+        """True if the model has attention weights to look at."""
         return self.score is not None
+
+    def build(self) -> RecurrentSeq2Seq:
+        """Return a new model."""
+        return RecurrentSeq2Seq(self)
 
 
 class Memory(NamedTuple):

@@ -62,8 +62,12 @@ class TaggerConfig:
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention to look at."""
+        """True if the model has attention weights to look at."""
         return self.encoder == "transformer"
+
+    def build(self) -> Tagger:
+        """Return a new model."""
+        return Tagger(self)
 
 
 class Tagger(Pretrained):

@@ -7,6 +7,8 @@ the scores, `Shaw` to keys and values. These are `Relative`, and go to a layer o
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from regard.positions._alibi import ALiBi
 from regard.positions._learned import Learned
 from regard.positions._relative import Relative
@@ -16,7 +18,11 @@ from regard.positions._shaw import Shaw
 from regard.positions._sinusoidal import Sinusoidal, sinusoidal
 from regard.positions._t5 import T5Bias
 
+if TYPE_CHECKING:
+    from torch import nn
+
 __all__ = [
+    "BY_NAME",
     "ALiBi",
     "Learned",
     "LinearScaling",
@@ -31,3 +37,13 @@ __all__ = [
     "YarnScaling",
     "sinusoidal",
 ]
+
+#: The encodings by the names that configs and commands have for them.
+BY_NAME: dict[str, type[nn.Module]] = {
+    "sinusoidal": Sinusoidal,
+    "learned": Learned,
+    "rotary": Rotary,
+    "alibi": ALiBi,
+    "t5": T5Bias,
+    "shaw": Shaw,
+}

@@ -16,7 +16,7 @@ from regard.data.pairs import Example, Pairs, Units, read_pairs, split_source, u
 from regard.data.splits import Keep
 from regard.data.vocabulary import Vocabulary
 from regard.errors import RunError
-from regard.models import CONFIGS, Config, Seq2Seq, TransformerConfig, beam_search, build
+from regard.models import CONFIGS, Config, Seq2Seq, TransformerConfig, beam_search
 from regard.tasks.metrics import Scores, score_texts, score_units
 from regard.tasks.run import Run, in_windows
 
@@ -98,7 +98,7 @@ class Seq2SeqRun(Run):
         if isinstance(config, TransformerConfig):  # whose positions may be learned, each by itself, up to the longest
             sizes["max_length"] = max(1 + max_length, int(limits(torch.tensor(max_length), share)))
         torch.manual_seed(seed)
-        model = build(replace(config, **sizes))
+        model = replace(config, **sizes).build()
         units = (pairs.source_units, pairs.target_units)
         return cls(model, source, target, *units, max_length, share, pairs.columns, pairs.normal)
 
@@ -254,7 +254,7 @@ def _model(*, kind: str = "recurrent", **sizes: Any) -> Seq2Seq:
     """A new model by what config.json says of it; there were no kinds before there was more than one."""
     if kind not in CONFIGS:
         raise RunError(f"model: expected a kind of {', '.join(CONFIGS)}, got {kind!r}")
-    return build(CONFIGS[kind](**sizes))
+    return CONFIGS[kind](**sizes).build()
 
 
 def limits(lengths: Tensor, growth: float) -> Tensor:
