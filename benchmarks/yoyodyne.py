@@ -110,7 +110,7 @@ def ours(train: str, test: str, like: bool) -> Side:
         source, lengths, _ = batch
         limits = torch.full_like(lengths, longest)
         return [
-            list(best[0].symbols) for best in beam_search(model.eval(), source, lengths, max_lengths=limits, beam=BEAM)
+            list(best[0].ids) for best in beam_search(model.eval(), source, lengths, max_lengths=limits, beam=BEAM)
         ]
 
     return Side(update, training, predict, list(batches(sorted(encoded(others), key=lambda pair: len(pair[0])))))

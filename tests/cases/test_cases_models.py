@@ -151,7 +151,7 @@ def test_f1_learns_the_symbol_that_comes_next(config: Config) -> None:
         optimizer.step()
     assert model(source, lengths, target[:, :-1]).argmax(-1)[0, :3].tolist() == [4, 5, EOS]
     ((found,),) = beam_search(model, source, lengths, max_lengths=torch.tensor([9]))
-    assert (found.symbols, found.finished) == ((4, 5), True)
+    assert (found.ids, found.finished) == ((4, 5), True)
 
 
 @every_model
@@ -256,10 +256,10 @@ def test_g1_with_a_length_penalty_the_long_one_wins(penalty: float, first: tuple
     (found,) = beam_search(
         TableDecoder(short_or_long, 6), *ids(9), max_lengths=torch.tensor([9]), beam=2, n_best=2, length_penalty=penalty
     )
-    assert found[0].symbols == first
-    assert {h.symbols: pytest.approx(h.log_prob, abs=1e-5) for h in found} == {(4,): -1.0, (5, 5, 5, 5): -1.2}
+    assert found[0].ids == first
+    assert {h.ids: pytest.approx(h.log_prob, abs=1e-5) for h in found} == {(4,): -1.0, (5, 5, 5, 5): -1.2}
     scores = {(4,): -1.0 / 2**penalty, (5, 5, 5, 5): -1.2 / 5**penalty}  # EOS counts
-    assert {h.symbols: pytest.approx(h.score, abs=1e-5) for h in found} == scores
+    assert {h.ids: pytest.approx(h.score, abs=1e-5) for h in found} == scores
     assert all(hypothesis.finished for hypothesis in found)
 
 
@@ -274,7 +274,7 @@ def test_g1_n_best_of_1_is_the_head_of_n_best_of_5(penalty: float) -> None:
     assert one == [row[:1] for row in five]
     for row in five:
         assert row == sorted(row, key=lambda hypothesis: -hypothesis.score)
-        assert len({(hypothesis.symbols, hypothesis.finished) for hypothesis in row}) == 5
+        assert len({(hypothesis.ids, hypothesis.finished) for hypothesis in row}) == 5
 
 
 @every_model
@@ -291,7 +291,7 @@ def test_g1_a_beam_of_1_is_greedy_search(config: Config) -> None:
             symbols.append(int(logits.argmax()))
         (hypothesis,) = found[row]
         assert hypothesis.finished == (symbols[-1] == EOS)
-        assert list(hypothesis.symbols) == symbols[1 : -1 if hypothesis.finished else None]
+        assert list(hypothesis.ids) == symbols[1 : -1 if hypothesis.finished else None]
 
 
 @every_model
@@ -306,7 +306,7 @@ def test_g1_the_batch_has_no_say(config: Config) -> None:
         one = slice(row, row + 1)
         (alone,) = beam_search(model, source[one], lengths[one], max_lengths=limits[one], **options)
         for a, b in zip(alone, expected, strict=True):
-            assert (a.symbols, a.finished) == (b.symbols, b.finished)
+            assert (a.ids, a.finished) == (b.ids, b.finished)
             assert a.score == pytest.approx(b.score, abs=1e-5)
             if config.attends:
                 close(a.weights, b.weights)
@@ -318,19 +318,19 @@ def test_g1_ties_go_to_the_lower_id(value: float, vocabulary: int) -> None:
     flat: Table = lambda source, prefix: dict.fromkeys(range(vocabulary), value)  # noqa: E731
     decoder = TableDecoder(flat, vocabulary)
     ((greedy,),) = beam_search(decoder, *ids(9), max_lengths=torch.tensor([4]))
-    assert greedy.symbols == ()
+    assert greedy.ids == ()
     (found,) = beam_search(decoder, *ids(9), max_lengths=torch.tensor([1]), beam=4, n_best=4)
-    assert [hypothesis.symbols for hypothesis in found] == [(), (4,), (5,), (6,)]
+    assert [hypothesis.ids for hypothesis in found] == [(), (4,), (5,), (6,)]
 
 
 def test_g1_nearly_equal_is_no_tie() -> None:
     decoder = TableDecoder(lambda source, prefix: {EOS: -2.0, 4: -2.0, 2990: -2.0 + 2e-6, 2999: -0.1}, 3000)
     (found,) = beam_search(decoder, *ids(9), max_lengths=torch.tensor([1]), beam=4, n_best=4)
-    assert [hypothesis.symbols for hypothesis in found] == [(2999,), (2990,), (), (4,)]
+    assert [hypothesis.ids for hypothesis in found] == [(2999,), (2990,), (), (4,)]
 
 
 def test_g1_reaching_the_greatest_length_is_flagged() -> None:
     decoder = TableDecoder(lambda source, prefix: {4: -0.1, EOS: -9.0 if source == 8 else -0.01}, 6)
     (endless,), (short,) = beam_search(decoder, *ids(8, 9), max_lengths=torch.tensor([3, 3]))
-    assert (endless.symbols, endless.finished) == ((4, 4, 4), False)
-    assert (short.symbols, short.finished) == ((), True)
+    assert (endless.ids, endless.finished) == ((4, 4, 4), False)
+    assert (short.ids, short.finished) == ((), True)

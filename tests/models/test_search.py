@@ -41,7 +41,7 @@ def by_hand(table: Table, source: int, limit: int, beam: int, penalty: float) ->
 
 
 def compare(found: list[Hypothesis], expected: list[tuple[tuple[int, ...], float]]) -> None:
-    assert [(*h.symbols, EOS) if h.finished else h.symbols for h in found] == [symbols for symbols, _ in expected]
+    assert [(*h.ids, EOS) if h.finished else h.ids for h in found] == [symbols for symbols, _ in expected]
     assert [h.score for h in found] == pytest.approx([score for _, score in expected], rel=1e-5)
 
 
@@ -93,7 +93,7 @@ def test_weights_and_probability_are_those_of_forced_decoding(score: str, cell: 
         length = LENGTHS[row : row + 1]
         memory = model.encode(SOURCE[row : row + 1, :length], length)
         for hypothesis in hypotheses:
-            symbols = [*hypothesis.symbols, *([EOS] if hypothesis.finished else [])]
+            symbols = [*hypothesis.ids, *([EOS] if hypothesis.finished else [])]
             assert hypothesis.weights.shape == (len(symbols), length)
             state, total = model.start(memory), 0.0
             for step, (before, symbol) in enumerate(zip([BOS, *symbols], symbols, strict=False)):
@@ -110,7 +110,7 @@ def test_asking_for_weights_changes_nothing_else() -> None:
         for weights in (False, True)
     )
     for a, b in zip(itertools.chain(*plain), itertools.chain(*seen), strict=True):
-        assert (a.symbols, a.score, a.finished, a.weights) == (b.symbols, b.score, b.finished, None)
+        assert (a.ids, a.score, a.finished, a.weights) == (b.ids, b.score, b.finished, None)
 
 
 def test_a_model_without_attention_has_no_weights() -> None:
@@ -122,12 +122,12 @@ def test_only_symbols_that_can_be_written_are_found() -> None:
     table: Table = lambda source, prefix: {0: -0.1, 1: -0.2, BOS: -0.3, 4: -4.0, EOS: -5.0}  # noqa: E731
     (found,) = search(table, [9], [3], beam=5, n_best=5)
     assert found
-    assert {symbol for hypothesis in found for symbol in hypothesis.symbols} == {4}
+    assert {symbol for hypothesis in found for symbol in hypothesis.ids} == {4}
 
 
 def test_fewer_hypotheses_than_asked_for_where_there_are_no_more() -> None:
     (found,) = search(lambda source, prefix: {EOS: 0.0}, [9], [3], beam=5, n_best=5)
-    assert [(hypothesis.symbols, hypothesis.finished) for hypothesis in found] == [((), True)]
+    assert [(hypothesis.ids, hypothesis.finished) for hypothesis in found] == [((), True)]
 
 
 def test_a_state_whose_hypotheses_stay_in_their_places_is_not_touched() -> None:

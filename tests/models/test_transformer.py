@@ -185,7 +185,7 @@ def test_what_the_search_finds_is_what_forced_decoding_gives(positions: str) -> 
     for row, hypotheses in enumerate(found):
         size = lengths[row : row + 1]
         for hypothesis in hypotheses:
-            symbols = [BOS, *hypothesis.symbols, *([3] if hypothesis.finished else [])]
+            symbols = [BOS, *hypothesis.ids, *([3] if hypothesis.finished else [])]
             target = torch.tensor([symbols])
             logits = model(source[row : row + 1, :size], size, target[:, :-1])
             chosen = logits.log_softmax(-1)[0].gather(1, target[0, 1:, None])

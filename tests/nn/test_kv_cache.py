@@ -157,7 +157,7 @@ def test_a_memory_is_read_once(name: str, queries: int) -> None:
     dim = HEADS * (SIZE + 1)
     layer = MultiHeadAttention(dim, HEADS, kdim=7, vdim=11, positions=RELATIVE[name]())
     memory, value, query = torch.randn(B, 4, 7), torch.randn(B, 4, 11), torch.randn(B, queries, dim)
-    cache = layer.read(memory, value)
+    cache = layer.project(memory, value)
     assert len(cache) == 4
     for mask in (None, padding(lengths=[4, 0, 2]), padding(torch.arange(4) >= torch.tensor([[0], [1], [3]]))):
         for _ in range(2):
@@ -241,8 +241,11 @@ LAYER = MultiHeadAttention(DIM, HEADS)
         (lambda: filled().append(*(x.to("meta") for x in tokens(1))), "on cpu, got torch.float32 on meta"),
         (lambda: filled().select(torch.tensor([[1]])), r"rows must be \(B,\) integers, got torch.int64 .*\(1, 1\)"),
         (lambda: filled().select(torch.tensor([1.0])), "rows must be .*got torch.float32"),
-        (lambda: LAYER.read(torch.zeros(3, DIM)).select(torch.tensor([0])), r"without a batch .*\(2, 3, 5\)"),
-        (lambda: KeyValueCache.of(*tokens(2)).append(*tokens(1)), "holds the keys of a memory and takes no more"),
+        (lambda: LAYER.project(torch.zeros(3, DIM)).select(torch.tensor([0])), r"without a batch .*\(2, 3, 5\)"),
+        (
+            lambda: KeyValueCache.of_memory(*tokens(2)).append(*tokens(1)),
+            "holds the keys of a memory and takes no more",
+        ),
         (lambda: LAYER(torch.zeros(B, 1, DIM), torch.zeros(B, 1, DIM), cache=filled()), "leave key and value out"),
         (lambda: LAYER(torch.zeros(B, 1, DIM), cache=KeyValueCache(3)), r"window=3 forgets, .*causal=True or a mask"),
         (lambda: LAYER(torch.zeros(B, 1, DIM), mask=window(2), cache=KeyValueCache(3)), "window=3 forgets"),

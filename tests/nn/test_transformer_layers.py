@@ -310,4 +310,4 @@ def test_a_block_of_a_decoder_by_itself() -> None:
     output, looked = block(x, memory, observe=Observe(max=True))
     assert looked.self_attention is None
     assert looked.cross_attention.max.shape == (B, HEADS, TQ)
-    torch.testing.assert_close(block(x, block.cross_attn.read(memory)), output)
+    torch.testing.assert_close(block(x, block.cross_attn.project(memory)), output)

@@ -11,7 +11,7 @@ from torch import nn
 from regard._symbols import BOS, PAD, UNK
 from regard.errors import ArgumentError
 from regard.functional import padding
-from regard.models.config_checks import check_at_least_1, check_lengths, check_shares
+from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import AttentionPooling, BlockConfig, Dropout, TransformerEncoder
 from regard.nn._recurrent import read
@@ -57,7 +57,7 @@ class ClassifierConfig:
         for name in ("gram_size", "pair_size"):
             if getattr(self, name) < 2:
                 raise ArgumentError(f"{name}: expected a number of at least 2, got {getattr(self, name)}")
-        check_shares(self, "dropout", "word_dropout")
+        check_fractions(self, "dropout", "word_dropout")
         if self.encoder not in ("none", "recurrent", "transformer"):
             raise ArgumentError(f"encoder: expected 'none', 'recurrent' or 'transformer', got {self.encoder!r}")
         if self.encoder != "none" and (self.hidden_dim < 2 or self.hidden_dim % 2):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-__all__ = ["check_at_least_1", "check_lengths", "check_shares"]
+__all__ = ["check_at_least_1", "check_fractions", "check_lengths"]
 
 
 def check_at_least_1(config: object, *names: str) -> None:
@@ -22,7 +22,7 @@ def check_at_least_1(config: object, *names: str) -> None:
             raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(config, name)}")
 
 
-def check_shares(config: object, *names: str) -> None:
+def check_fractions(config: object, *names: str) -> None:
     """Refuse a config with what is no share of units to drop."""
     for name in names:
         if not 0 <= getattr(config, name) < 1:

@@ -72,21 +72,23 @@ def graphs(model: Seq2Seq) -> dict[str, Graph]:
     (['tokens', 'memory_states', 'memory_keep', 'state_hidden'], ('batch', 'hypotheses', 13))
     """
     model = copy.deepcopy(model).cpu().float().eval()
-    part = _part(model)
+    stepwise = _stepwise(model)
     start: dict[str, Shape] = {
         name: (shape[0], 1, *(0 if size == "steps" else size for size in shape[2:]))
-        for name, shape in part.state.items()
+        for name, shape in stepwise.state.items()
     }
     after: dict[str, Shape] = {
         f"next_{name}": tuple("steps + 1" if size == "steps" else size for size in shape)
-        for name, shape in part.state.items()
+        for name, shape in stepwise.state.items()
     }
     logits: Shape = ("batch", "hypotheses", model.config.target_size)
     source: dict[str, Shape] = {"source": ("batch", "length"), "lengths": ("batch",)}
     tokens: dict[str, Shape] = {"tokens": ("batch", "hypotheses")}
     return {
-        "encoder": Graph(_Encoder(part), source, {**part.memory, **start}),
-        "decoder": Graph(_Decoder(part), {**tokens, **part.memory, **part.state}, {"logits": logits, **after}),
+        "encoder": Graph(_Encoder(stepwise), source, {**stepwise.memory, **start}),
+        "decoder": Graph(
+            _Decoder(stepwise), {**tokens, **stepwise.memory, **stepwise.state}, {"logits": logits, **after}
+        ),
     }
 
 
@@ -97,7 +99,7 @@ def dtype_of(name: str) -> torch.dtype:
     return torch.bool if name == "memory_keep" else torch.float32
 
 
-class _Part(nn.Module):
+class _StepwiseModel(nn.Module):
     """A model's memory and state as tensors, with the names and shapes that these have, in their order."""
 
     memory: dict[str, Shape]
@@ -107,7 +109,7 @@ class _Part(nn.Module):
         """Those of a memory and a state of the model."""
         raise NotImplementedError
 
-    def read(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> tuple[Tensor, ...]:
+    def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> tuple[Tensor, ...]:
         """The encoder's graph."""
         raise NotImplementedError
 
@@ -116,29 +118,29 @@ class _Part(nn.Module):
         raise NotImplementedError
 
 
-def _part(model: Seq2Seq) -> _Part:
+def _stepwise(model: Seq2Seq) -> _StepwiseModel:
     return _Recurrent(model) if isinstance(model, RecurrentSeq2Seq) else _Transformer(model)
 
 
 class _Encoder(nn.Module):
-    def __init__(self, part: _Part) -> None:
+    def __init__(self, stepwise: _StepwiseModel) -> None:
         super().__init__()
-        self.part = part
+        self.stepwise = stepwise
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return self.part.read(*inputs)
+        return self.stepwise.encode(*inputs)
 
 
 class _Decoder(nn.Module):
-    def __init__(self, part: _Part) -> None:
+    def __init__(self, stepwise: _StepwiseModel) -> None:
         super().__init__()
-        self.part = part
+        self.stepwise = stepwise
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return self.part.step(*inputs)
+        return self.stepwise.step(*inputs)
 
 
-class _Recurrent(_Part):
+class _Recurrent(_StepwiseModel):
     def __init__(self, model: RecurrentSeq2Seq) -> None:
         super().__init__()
         self.model = model
@@ -160,7 +162,7 @@ class _Recurrent(_Part):
             found["memory_keep"] = _keep(memory.mask, memory.states)
         return tuple(tensor for name in self.memory if (tensor := found[name]) is not None) + state
 
-    def read(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> tuple[Tensor, ...]:
+    def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> tuple[Tensor, ...]:
         states = self.model.source_embedding(source)
         for layer in range(self.model.encoder.num_layers):
             states, last = _recurrence(self.model.encoder, layer, states, lengths)
@@ -206,13 +208,13 @@ def _recurrence(
     return states.permute(2, 0, 1, 3).flatten(2), last
 
 
-class _Transformer(_Part):
+class _Transformer(_StepwiseModel):
     def __init__(self, model: TransformerSeq2Seq) -> None:
         super().__init__()
         self.model = model
         config = model.config
         if isinstance(model.target_positions, Learned):
-            model.target_positions = _Rows(model.target_positions)
+            model.target_positions = _UncheckedLearned(model.target_positions)
         for block in model.decoder.layers:
             if isinstance(block, DecoderBlock):
                 block.self_attn.causal = False  # a step has one token, which sees all before it
@@ -232,13 +234,13 @@ class _Transformer(_Part):
             own = [part.view(batch, -1, *part.shape[1:]) for part in _stacked(state.own)]
         return keys, values, _keep(memory.mask, memory.states), *own
 
-    def read(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> tuple[Tensor, ...]:
+    def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> tuple[Tensor, ...]:
         memory = self.model.encode(source, lengths)
         return self.tensors(memory, self.model.start(memory))
 
     def step(self, tokens: Int[Tensor, "B K"], *tensors: Tensor) -> tuple[Tensor, ...]:
         keys, values, keep, own_keys, own_values = tensors
-        cross = (KeyValueCache.of(*layer) for layer in zip(keys.unbind(1), values.unbind(1), strict=True))
+        cross = (KeyValueCache.of_memory(*layer) for layer in zip(keys.unbind(1), values.unbind(1), strict=True))
         own = []
         for layer in zip(own_keys.flatten(0, 1).unbind(1), own_values.flatten(0, 1).unbind(1), strict=True):
             own.append(KeyValueCache())
@@ -249,7 +251,7 @@ class _Transformer(_Part):
         return logits, *(part.view(*tokens.shape, *part.shape[1:]) for part in _stacked(state.own))
 
 
-class _Rows(Learned):
+class _UncheckedLearned(Learned):
     """Learned positions without their look at the values of places; a runtime refuses those beyond them itself."""
 
     def __init__(self, positions: Learned) -> None:
@@ -313,11 +315,11 @@ def _quiet() -> Iterator[None]:
 def largest_error(model: Seq2Seq, encoder: Path, decoder: Path) -> float:
     """By how much anything that onnxruntime makes of the graphs differs from what the model gives, on several sizes."""
     model = copy.deepcopy(model).cpu().float().eval()
-    part = _part(copy.deepcopy(model))
+    stepwise = _stepwise(copy.deepcopy(model))
     sessions = _session(encoder), _session(decoder)
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        return max(error for sizes in _CHECKED for error in _errors(model, part, *sessions, sizes, random))
+        return max(error for sizes in _CHECKED for error in _errors(model, stepwise, *sessions, sizes, random))
 
 
 def _session(path: Path) -> Any:
@@ -327,7 +329,12 @@ def _session(path: Path) -> Any:
 
 
 def _errors(
-    model: Seq2Seq, part: _Part, encoder: Any, decoder: Any, sizes: tuple[int, ...], random: torch.Generator
+    model: Seq2Seq,
+    stepwise: _StepwiseModel,
+    encoder: Any,
+    decoder: Any,
+    sizes: tuple[int, ...],
+    random: torch.Generator,
 ) -> Iterator[float]:
     """The error of each tensor, of the encoder and of some steps, each of which goes on from the graph's own state."""
     batch, length, hypotheses, steps = sizes
@@ -338,16 +345,16 @@ def _errors(
     memory: Any = model.encode(source, lengths)
     state: Any = model.start(memory)
     answers = encoder.run(None, {"source": source.numpy(), "lengths": lengths.numpy()})
-    yield from map(_error, answers, part.tensors(memory, state))
-    feeds = dict(zip([*part.memory, *part.state], answers, strict=True))
+    yield from map(_error, answers, stepwise.tensors(memory, state))
+    feeds = dict(zip([*stepwise.memory, *stepwise.state], answers, strict=True))
     state = model.select(state, torch.zeros(batch, hypotheses, dtype=torch.int64))
-    feeds.update({name: feeds[name].repeat(hypotheses, 1) for name in part.state})
+    feeds.update({name: feeds[name].repeat(hypotheses, 1) for name in stepwise.state})
     for _ in range(steps):
         tokens = torch.randint(model.config.target_size, (batch, hypotheses), generator=random)
         logits, state, _ = model.step(tokens, state, memory)
         answers = decoder.run(None, {"tokens": tokens.numpy(), **feeds})
-        yield from map(_error, answers, (logits, *part.tensors(memory, state)[len(part.memory) :]))
-        feeds.update(zip(part.state, answers[1:], strict=True))
+        yield from map(_error, answers, (logits, *stepwise.tensors(memory, state)[len(stepwise.memory) :]))
+        feeds.update(zip(stepwise.state, answers[1:], strict=True))
 
 
 def _error(found: np.ndarray[Any, Any], expected: Tensor) -> float:

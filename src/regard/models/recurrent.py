@@ -13,7 +13,7 @@ from regard.errors import ArgumentError
 from regard.functional import Additive, padding
 from regard.functional.reporting import is_heard, tell
 from regard.models.cells import GRUCell, LSTMCell
-from regard.models.config_checks import check_at_least_1, check_lengths, check_shares
+from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import BahdanauAttention, Dropout, LuongAttention
 from regard.nn._recurrent import fusible, read
@@ -54,7 +54,7 @@ class RecurrentConfig:
         if self.hidden_dim < 2 or self.hidden_dim % 2:
             raise ArgumentError(f"hidden_dim: expected an even number, half for each direction, got {self.hidden_dim}")
         check_at_least_1(self, "embed_dim", "encoder_layers")
-        check_shares(self, "dropout")
+        check_fractions(self, "dropout")
         if self.cell not in ("gru", "lstm"):
             raise ArgumentError(f"cell: expected 'gru' or 'lstm', got {self.cell!r}")
         if self.score not in ("additive", "dot", "scaled_dot", "general", None):

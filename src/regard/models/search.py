@@ -53,7 +53,7 @@ class Hypothesis:
     hypothesis, a last one for EOS.
     """
 
-    symbols: tuple[int, ...]
+    ids: tuple[int, ...]
     score: float
     log_prob: float
     finished: bool
@@ -115,7 +115,7 @@ def beam_search(
         if _moved(steps[-1].parents, logits.shape[1]):  # or a large cache would be copied for nothing
             state = model.select(state, parents)
     found = [[_trace(row, end, steps, int(lengths[row]), length_penalty) for end in ends[row]] for row in range(batch)]
-    return [sorted(row, key=lambda answer: (-answer.score, answer.symbols))[:n_best] for row in found]
+    return [sorted(row, key=lambda answer: (-answer.score, answer.ids))[:n_best] for row in found]
 
 
 def _extend(
@@ -169,7 +169,7 @@ def _trace(row: int, end: _End, steps: list[_Step], length: int, length_penalty:
             rows.append(step.weights[row, ..., slot, :length])
     symbols.reverse()
     return Hypothesis(
-        symbols=tuple(symbols[:-1] if end.finished else symbols),
+        ids=tuple(symbols[:-1] if end.finished else symbols),
         score=end.log_prob / len(symbols) ** length_penalty,
         log_prob=end.log_prob,
         finished=end.finished,

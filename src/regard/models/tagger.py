@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.errors import ArgumentError
 from regard.functional import padding
-from regard.models.config_checks import check_at_least_1, check_lengths, check_shares
+from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.models.word_vectors import Words, WordVectors
 from regard.nn import BlockConfig, Dropout, TransformerEncoder
@@ -54,7 +54,7 @@ class TaggerConfig:
                 raise ArgumentError(
                     f"{name}: expected an even number, half for each direction, got {getattr(self, name)}"
                 )
-        check_shares(self, "dropout", "word_dropout")
+        check_fractions(self, "dropout", "word_dropout")
         if self.encoder not in ("recurrent", "transformer"):
             raise ArgumentError(f"encoder: expected 'recurrent' or 'transformer', got {self.encoder!r}")
         if self.attends and self.hidden_dim % self.heads:

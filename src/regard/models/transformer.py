@@ -13,7 +13,7 @@ from torch import nn
 from regard._symbols import PAD
 from regard.errors import ArgumentError
 from regard.functional import Observation, padding
-from regard.models.config_checks import check_at_least_1, check_lengths, check_shares
+from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import BlockConfig, Dropout, TransformerDecoder, TransformerEncoder
 from regard.positions import BY_NAME, ALiBi, Learned, Rotary, Shaw, Sinusoidal, T5Bias
@@ -70,7 +70,7 @@ class TransformerConfig:
             raise ArgumentError(
                 f"heads: expected an even dim / heads for rotary positions, which turn pairs, got {self.heads}"
             )
-        check_shares(self, "dropout")
+        check_fractions(self, "dropout")
         if self.positions not in BY_NAME:
             raise ArgumentError(f"positions: expected one of {', '.join(map(repr, BY_NAME))}, got {self.positions!r}")
         if self.shared_embeddings and self.source_size != self.target_size:

@@ -124,18 +124,18 @@ class _Block(nn.Module):
             elif isinstance(layer, nn.LayerNorm | MultiHeadAttention):
                 layer.reset_parameters()
 
-    def _before(self, x: Float[Tensor, "*B T dim"], norm: nn.LayerNorm) -> Float[Tensor, "*B T dim"]:
+    def _pre_norm(self, x: Float[Tensor, "*B T dim"], norm: nn.LayerNorm) -> Float[Tensor, "*B T dim"]:
         return norm(x) if self.norm_first else x
 
-    def _after(
+    def _residual(
         self, x: Float[Tensor, "*B T dim"], output: Float[Tensor, "*B T dim"], norm: nn.LayerNorm
     ) -> Float[Tensor, "*B T dim"]:
         output = x + self.dropout(output)
         return output if self.norm_first else norm(output)
 
     def _feed_forward(self, x: Float[Tensor, "*B T dim"], norm: nn.LayerNorm) -> Float[Tensor, "*B T dim"]:
-        hidden = _ACTIVATIONS[self.activation](self.linear1(self._before(x, norm)))
-        return self._after(x, self.linear2(self.dropout(hidden)), norm)
+        hidden = _ACTIVATIONS[self.activation](self.linear1(self._pre_norm(x, norm)))
+        return self._residual(x, self.linear2(self.dropout(hidden)), norm)
 
 
 class EncoderBlock(_Block):
@@ -174,9 +174,9 @@ class EncoderBlock(_Block):
         cache: KeyValueCache | None = None,
         observe: Observe | None = None,
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], Observation]:
-        answer = self.self_attn(self._before(x, self.norm1), mask=mask, cache=cache, observe=observe)
+        answer = self.self_attn(self._pre_norm(x, self.norm1), mask=mask, cache=cache, observe=observe)
         output, seen = (answer, None) if observe is None else answer
-        x = self._feed_forward(self._after(x, output, self.norm1), self.norm2)
+        x = self._feed_forward(self._residual(x, output, self.norm1), self.norm2)
         return x if seen is None else (x, seen)
 
 
@@ -196,10 +196,10 @@ class DecoderBlock(_Block):
     Matrices begin Glorot-uniform, biases zero.
 
     Shapes: x (B, T, dim) and memory (B, Tk, memory_dim), or both without B; output as x; memory_dim is dim unless
-    given. The memory may be ``block.cross_attn.read(memory)``, and x may hold K sequences for each memory side by side,
-    (B * K, T, dim). ``mask`` and ``cache`` are of the self-attention, ``memory_mask`` of the cross-attention. What is
-    observed of the latter, with ``observe``, is (B, heads, K * T, Tk), of the former, with ``observe_self``,
-    (B * K, heads, T, tokens so far); then a `BlockObservation` is returned with the output.
+    given. The memory may be ``block.cross_attn.project(memory)``, and x may hold K sequences for each memory side by
+    side, (B * K, T, dim). ``mask`` and ``cache`` are of the self-attention, ``memory_mask`` of the cross-attention.
+    With ``observe`` (cross-attention) or ``observe_self`` the output comes with a `BlockObservation`: weights are
+    (B, heads, K * T, Tk), and (B * K, heads, T, tokens so far).
     Errors: `ArgumentError` for wrong sizes and masks.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.1.
 
@@ -225,12 +225,12 @@ class DecoderBlock(_Block):
         observe: Observe | None = None,
         observe_self: Observe | None = None,
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], BlockObservation]:
-        answer = self.self_attn(self._before(x, self.norm1), mask=mask, cache=cache, observe=observe_self)
+        answer = self.self_attn(self._pre_norm(x, self.norm1), mask=mask, cache=cache, observe=observe_self)
         output, of_self = (answer, None) if observe_self is None else answer
-        x = self._after(x, output, self.norm1)
-        answer = self._cross(self._before(x, self.norm2), memory, memory_mask, observe)
+        x = self._residual(x, output, self.norm1)
+        answer = self._cross(self._pre_norm(x, self.norm2), memory, memory_mask, observe)
         output, of_cross = (answer, None) if observe is None else answer
-        x = self._feed_forward(self._after(x, output.view_as(x), self.norm2), self.norm3)
+        x = self._feed_forward(self._residual(x, output.view_as(x), self.norm2), self.norm3)
         return x if observe is None and observe_self is None else (x, BlockObservation(of_cross, of_self))
 
     def _cross(

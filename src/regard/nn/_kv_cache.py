@@ -49,7 +49,7 @@ class KeyValueCache:
         self._value: _Rows | None = None
 
     @classmethod
-    def of(cls, key: Float[Tensor, "*B H T d"], value: Float[Tensor, "*B H T d"]) -> KeyValueCache:
+    def of_memory(cls, key: Float[Tensor, "*B H T d"], value: Float[Tensor, "*B H T d"]) -> KeyValueCache:
         """A cache of these keys and values of a memory, to which nothing is appended."""
         cache = cls()
         cache._key, cache._value = _Rows.whole(key), _Rows.whole(value)
@@ -83,19 +83,19 @@ class KeyValueCache:
         if self.key is not None and self.key.dim() < 4:
             raise ArgumentError(f"a cache without a batch has no rows to select: its keys are {tuple(self.key.shape)}")
         check_rows(rows, "rows", (1,), None if self.key is None else self.key.shape[0])
-        other = self.branch()
+        other = self.fork()
         other._key = None if self._key is None else self._key.select(rows)
         other._value = None if self._value is None else self._value.select(rows)
         return other
 
-    def branch(self) -> KeyValueCache:
+    def fork(self) -> KeyValueCache:
         """Another cache of the same tokens, which goes its own way from here; nothing is copied."""
         other = KeyValueCache(self.window)
         other.fixed = self.fixed
-        other.take(self)
+        other.adopt(self)
         return other
 
-    def take(self, other: KeyValueCache) -> None:
+    def adopt(self, other: KeyValueCache) -> None:
         """Hold what the other holds: the way of a branch was the right one."""
         self.length, self._key, self._value = other.length, other._key, other._value
 

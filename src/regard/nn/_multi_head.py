@@ -51,7 +51,7 @@ class MultiHeadAttention(nn.Module):
     stand at the last Tq kept keys.
 
     With ``cache`` the keys and values of the query are appended to it, and the query attends to all that is in it; mask
-    and bias are then about all keys so far. ``cache = layer.read(memory)`` projects a memory once, for any number of
+    and bias are then about all keys so far. ``cache = layer.project(memory)`` projects a memory once, for any number of
     calls ``layer(query, cache=cache)``. See `KeyValueCache`.
 
     Shapes: query (B, Tq, embed_dim), key (B, Tk, kdim), value (B, Tk, vdim), all with B or all without; key is query
@@ -136,9 +136,9 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "*B Tq embed_dim"] | tuple[Float[Tensor, "*B Tq embed_dim"], Observation]:
         check_size(query, self.q_proj.in_features, "query")
-        q = self._heads(self.q_proj(query))
+        q = self._split_heads(self.q_proj(query))
         if cache is None:
-            k, v = self._project(query if key is None else key, value, query.dim())
+            k, v = self._keys_and_values(query if key is None else key, value, query.dim())
         elif not isinstance(cache, KeyValueCache):
             raise ArgumentError(f"cache must be a KeyValueCache, one for each layer, got {type(cache).__name__}")
         elif key is not None or value is not None:
@@ -146,7 +146,7 @@ class MultiHeadAttention(nn.Module):
         elif cache.fixed and cache.key is not None and cache.value is not None:
             k, v = cache.key, cache.value
         else:
-            k, v = self._project(query, None, query.dim())
+            k, v = self._keys_and_values(query, None, query.dim())
         if self.causal:
             mask = with_causal(mask, q.dim())
         grows = cache is not None and not cache.fixed
@@ -162,46 +162,46 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and grows:
             mask = as_mask(mask, q.dim())
             _check_cached(mask, shape, q.device, cache.window)
-            grown = cache.branch()
+            grown = cache.fork()
             k, v = grown.append(k, v)
             if cache.window is not None and isinstance(mask, Mask):
                 mask, bias, places = _within(cache.window, mask, bias, places, shape[-1], k.shape[-2])
         answer = self._attend(q, k, v, mask, bias, observe, places)
         if cache is not None and grown is not None:
-            cache.take(grown)  # only now, as a call that is refused leaves the cache as it was
-        output = self._together(answer if isinstance(answer, Tensor) else answer[0])
+            cache.adopt(grown)  # only now, as a call that is refused leaves the cache as it was
+        output = self._merge_heads(answer if isinstance(answer, Tensor) else answer[0])
         return output if isinstance(answer, Tensor) else (output, answer[1])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         take_torch_state(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def read(
+    def project(
         self, memory: Float[Tensor, "*B Tk kdim"], value: Float[Tensor, "*B Tk vdim"] | None = None
     ) -> KeyValueCache:
-        """The keys and values of a memory, computed once: ``layer(query, cache=layer.read(memory))``.
+        """The keys and values of a memory, computed once: ``layer(query, cache=layer.project(memory))``.
 
         >>> layer, query, memory = MultiHeadAttention(8, 2, kdim=6), torch.randn(2, 3, 8), torch.randn(2, 5, 6)
-        >>> torch.equal(layer(query, cache=layer.read(memory)), layer(query, memory))
+        >>> torch.equal(layer(query, cache=layer.project(memory)), layer(query, memory))
         True
         """
-        return KeyValueCache.of(*self._project(memory, value, memory.dim()))
+        return KeyValueCache.of_memory(*self._keys_and_values(memory, value, memory.dim()))
 
-    def _project(
+    def _keys_and_values(
         self, key: Float[Tensor, "*B Tk kdim"], value: Float[Tensor, "*B Tk vdim"] | None, rank: int
     ) -> tuple[Float[Tensor, "*B Hkv Tk d"], Float[Tensor, "*B Hkv Tk d"]]:
         value = key if value is None else value
         check_size(key, self.k_proj.in_features, "key", (rank,))
         check_size(value, self.v_proj.in_features, "value", (rank,))
-        return self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+        return self._split_heads(self.k_proj(key)), self._split_heads(self.v_proj(value))
 
     def _groups(self) -> list[_Group]:
         return [group for group in self.scores.values() if isinstance(group, _Group)]
 
-    def _heads(self, x: Float[Tensor, "*B T D"]) -> Float[Tensor, "*B H T d"]:
+    def _split_heads(self, x: Float[Tensor, "*B T D"]) -> Float[Tensor, "*B H T d"]:
         return x.reshape(*x.shape[:-1], x.shape[-1] // self.head_dim, self.head_dim).transpose(-3, -2)
 
-    def _together(self, heads: Float[Tensor, "*B H Tq d"]) -> Float[Tensor, "*B Tq embed_dim"]:
+    def _merge_heads(self, heads: Float[Tensor, "*B H Tq d"]) -> Float[Tensor, "*B Tq embed_dim"]:
         output: Tensor = self.out_proj(heads.transpose(-3, -2).flatten(-2))
         return output
 

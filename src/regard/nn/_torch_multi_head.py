@@ -76,15 +76,15 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         mask, bias = _masks(key_padding_mask, attn_mask, is_causal, sizes)
         if bias is not None and bias.dtype == torch.float32:
             bias = bias.to(query.dtype)  # as torch, which takes float32 masks for half precision
-        q, k, v = map(self._heads, self._projected(query, key, value))
+        q, k, v = map(self._split_heads, self._projected(query, key, value))
         k, v = self._appended(k, self.bias_k), self._appended(v, self.bias_v)
         dropout_p = self.dropout if self.training else 0.0
         if not need_weights:
-            return self._together(attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p), query), None
+            return self._merge_heads(attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p), query), None
         heads, seen = attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, observe=_WEIGHTS)
         weights = _with_gradient(seen.weights, q, k, bias, self.head_dim**-0.5).to(query.dtype)
         weights = weights.mean(1) if average_attn_weights else weights
-        return self._together(heads, query), weights if query.dim() == 3 else weights.squeeze(0)
+        return self._merge_heads(heads, query), weights if query.dim() == 3 else weights.squeeze(0)
 
     def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> _Sizes:
         """Check the inputs' shapes, and say what the scores' will be."""
@@ -117,7 +117,7 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         biases = (None, None, None) if bias is None else bias.chunk(3)
         return tuple(map(linear, (query, key, value), weights, biases))
 
-    def _heads(self, x: Float[Tensor, "*batched_T D"]) -> Float[Tensor, "B H T d"]:
+    def _split_heads(self, x: Float[Tensor, "*batched_T D"]) -> Float[Tensor, "B H T d"]:
         heads = x.view(*x.shape[:-1], self.num_heads, self.head_dim)
         if x.dim() == 2:
             heads = heads.unsqueeze(0)
@@ -130,7 +130,7 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
             heads = torch.cat([heads, last.to(heads.dtype)], 2)
         return pad(heads, (0, 0, 0, 1)) if self.add_zero_attn else heads
 
-    def _together(self, heads: Float[Tensor, "B H L d"], query: Tensor) -> Float[Tensor, "*batched_L embed_dim"]:
+    def _merge_heads(self, heads: Float[Tensor, "B H L d"], query: Tensor) -> Float[Tensor, "*batched_L embed_dim"]:
         heads = heads.transpose(1, 2) if query.dim() == 2 or self.batch_first else heads.permute(2, 0, 1, 3)
         output: Tensor = self.out_proj(heads.flatten(-2))
         return output if query.dim() == 3 else output.squeeze(0)

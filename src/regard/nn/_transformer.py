@@ -147,7 +147,7 @@ class TransformerDecoder(nn.Module):
         if mask is not None and not isinstance(mask, Mask):
             raise ArgumentError(f"mask must be a Mask such as padding(keep), got {type(mask).__name__}")
         layers = [layer for layer in self.layers if isinstance(layer, DecoderBlock)]
-        cross = tuple(layer.cross_attn.read(memory) for layer in layers)
+        cross = tuple(layer.cross_attn.project(memory) for layer in layers)
         return DecoderState(tuple(KeyValueCache() for _ in layers), cross, mask)
 
     def forward(

@@ -228,7 +228,7 @@ class Seq2SeqRun(Run):
         for source, units, hypotheses in zip(sources, kept, found, strict=True):
             predictions = []
             for hypothesis in hypotheses:
-                answer = self.target.decode(hypothesis.symbols)
+                answer = self.target.decode(hypothesis.ids)
                 predictions.append(
                     Prediction(
                         compose(self.target_units.join(answer), self.normal),
