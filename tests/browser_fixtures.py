@@ -15,7 +15,7 @@ from pages import Open
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from regard.look.record import WatchRecord
+    from regard.look import WatchRecord
 
 OPTIONS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

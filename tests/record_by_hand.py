@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.functional import Mask, Observe, ScaledDot, attention, causal
-from regard.look.record import AttentionInputs, Layer, WatchRecord
+from regard.look import AttentionInputs, Layer, WatchRecord
 
 WHAT = Observe(entropy=True, received=True, top=8, distance=True, offsets=(0, -1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.look.reading.words import Words
+from regard.look import WordSpans
 
 CUT = {
     "##": ["the", "un", "##seen", "the", "##m", "the", "un", "##seen"],
@@ -16,7 +16,7 @@ CUT = {
 
 @pytest.mark.parametrize("tokens", CUT.values(), ids=CUT)
 def test_v2_the_same_word_twice_is_two_and_weights_are_merged(tokens: list[str]) -> None:
-    words = Words.of(tokens)
+    words = WordSpans.of(tokens)
     assert words.texts == ("the", "unseen", "them", "the", "unseen")
     weights = torch.rand(3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).softmax(-1)
     merged = words.matrix(weights)
@@ -36,13 +36,13 @@ def test_v2_the_same_word_twice_is_two_and_weights_are_merged(tokens: list[str])
 )
 def test_v2_scripts_and_emoji_stay_whole_however_bytes_are_cut(text: str, expected: list[str]) -> None:
     offsets = [(i, i + 1) for i, char in enumerate(text) for _ in char.encode()]
-    words = Words.of(["?"] * len(offsets), text, offsets)
+    words = WordSpans.of(["?"] * len(offsets), text, offsets)
     assert list(words.texts) == expected
 
 
 def test_v2_2048_tokens() -> None:
     text = "un seen, " * 512
-    words = Words.of(list(text), text, [(i, i + 1) for i in range(len(text))])
+    words = WordSpans.of(list(text), text, [(i, i + 1) for i in range(len(text))])
     assert len(words) == 3 * 512 + 1
     weights = torch.full((2, len(text)), 1 / len(text))
     torch.testing.assert_close(words.keys(weights).sum(-1), torch.ones(2))

@@ -12,7 +12,7 @@ import torch
 from commands import Command
 from local_models import TEXT
 from regard.look.page.tokens import texts
-from regard.look.pictures.of_answers import watched
+from regard.look.runs import watch_answer
 from regard.tasks.seq2seq import Search
 from small_runs import recipe, train
 
@@ -122,7 +122,7 @@ def test_rows_watched_of_a_run_are_those_of_the_hypothesis_that_won(kind: str, t
         weights = answer.predictions[0].weights
         assert weights is not None
         weights = weights[None, None] if weights.dim() == 2 else weights
-        record, tokens = watched(run, answer)
+        record, tokens = watch_answer(run, answer)
         crossing = [layer for layer in record.layers if layer.cross]
         assert len(crossing) == len(weights)
         assert len(tokens["source"]) == weights.shape[3]

@@ -13,8 +13,8 @@ from torch import Tensor
 from regard import Mask, ScaledDot, causal, padding
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import Observe, observed
+from regard.look import AttentionInputs, Layer, WatchRecord
 from regard.look.reading.heads import Summary, sides
-from regard.look.record import AttentionInputs, Layer, WatchRecord
 
 B, H, T, S, E = 2, 3, 11, 7, 5
 HEADS = (0, 2, 5)
@@ -195,14 +195,12 @@ def test_rollout_is_the_product_of_the_matrices(mask: Mask | None) -> None:
 def test_rollout_says_what_it_needs() -> None:
     with pytest.raises(UnsupportedError, match=r"watch\(model, keep_inputs=True\)"):
         WatchRecord([layer("a", keep=False)]).rollout(0)
-    with pytest.raises(
-        ArgumentError, match=r"got b with 7 queries and 11 keys; watch the others alone, with watch\(layers"
-    ):
+    with pytest.raises(ArgumentError, match=r"got b with 7 queries and 11 keys; choose the layers with watch\(layers"):
         WatchRecord([layer("a"), layer("b", S, T, cross=True)]).rollout(0)
     with pytest.raises(UnsupportedError, match="expected every layer of the model, got 1, and 2 were left out"):
         WatchRecord([layer("a")], left_out=2).rollout(0)
     for token, batch in ((T, 0), (-T - 1, 0), (0, B), (0, -1)):
-        with pytest.raises(ArgumentError, match="expected a token of 11 and an example of 2"):
+        with pytest.raises(ArgumentError, match="expected a token from -11 to 10 and a batch from 0 to 1"):
             WatchRecord([layer("a")]).rollout(token, batch=batch)
 
 
@@ -232,7 +230,7 @@ def test_reading_says_what_it_needs() -> None:
         (slice(3, 3), [slice(0, 2)]),
         ([0], [slice(4, 4)]),
     ):
-        with pytest.raises(ArgumentError, match="expected some of 11 queries and passages within 11 tokens"):
+        with pytest.raises(ArgumentError, match="expected some of 11 queries, passages within 11 tokens"):
             record.attention_on(queries, passages)
     with pytest.raises(UnsupportedError, match=r"watch\(model, keep_inputs=True\)"):
         WatchRecord([layer("a", keep=False)]).attention_on([0], [slice(0, 2)])

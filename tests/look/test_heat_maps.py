@@ -61,8 +61,10 @@ def boxes(ax: Axes, axis: str) -> list[Bbox]:
 
 
 def test_public_names() -> None:
-    pictures = ["alignment", "alignments", "grid", "position_encoding", "save"]
-    assert look.__all__ == ["Alignment", "Layer", "WatchRecord", *pictures, "widget"]
+    classes = ["Alignment", "AttentionInputs", "Layer", "Summary", "WatchRecord", "WordSpans"]
+    functions = ["alignment", "alignments", "grid", "position_encoding", "save", "widget"]
+    assert look.__all__ == classes + functions
+    assert all(getattr(look, name).__name__ == name for name in look.__all__)
 
 
 # --- what is drawn

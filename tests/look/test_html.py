@@ -17,12 +17,12 @@ import torch
 import record_by_hand as by_hand
 from regard import errors, look
 from regard.functional import Observe
+from regard.look import Layer, WatchRecord
 from regard.look.page import encoding as packing
 from regard.look.page import html as report
 from regard.look.page.encoding import packed
 from regard.look.pictures import layout as panels
 from regard.look.reading.heads import Summary
-from regard.look.record import Layer, WatchRecord
 
 pytest_plugins = ["browser_fixtures"]
 

@@ -14,9 +14,9 @@ import torch
 
 import record_by_hand as by_hand
 from pages import VISIBLE, Open, choose, settled, tab, told, units
+from regard.look import Layer, WatchRecord
 from regard.look.page import html as report
 from regard.look.page import notebook
-from regard.look.record import Layer, WatchRecord
 
 if TYPE_CHECKING:
     pass

@@ -78,7 +78,7 @@ def test_layers_are_found_by_name() -> None:
     with regard.watch(model) as record:
         model(torch.randn(B, T, DIM))
     assert record["layer"] is record.layers[0]
-    with pytest.raises(ArgumentError, match="no layer 'lay' was seen, but 1 others such as layer"):
+    with pytest.raises(ArgumentError, match="expected the name of a recorded layer, such as layer; got 'lay'"):
         record["lay"]
 
 

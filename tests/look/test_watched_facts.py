@@ -14,9 +14,9 @@ from commands import spelt
 from packaged import MINILM, SMOLLM2, folder_of
 from regard import Observe, causal, watch
 from regard.data.pairs import Example, Pairs, Units
+from regard.look import Layer, WatchRecord
 from regard.look.local_models import Target
-from regard.look.pictures.of_answers import watched
-from regard.look.record import Layer, WatchRecord
+from regard.look.runs import watch_answer
 from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Rotary
 from regard.tasks.seq2seq import Seq2SeqRun
@@ -40,7 +40,7 @@ def aligned(run: Seq2SeqRun) -> dict[tuple[str, int], list[list[int]]]:
     run.model.eval()
     found: dict[tuple[str, int], list[list[int]]] = {}
     for answer in run.predict(new[:50]):
-        record, _ = watched(run, answer)
+        record, _ = watch_answer(run, answer)
         for layer in record.layers:
             if layer.cross and layer.statistics.top is not None:
                 for head, keys in enumerate(layer.statistics.top.keys[0, :, : len(answer.units), 0].tolist()):

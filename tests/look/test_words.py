@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from regard.errors import ArgumentError
 from regard.functional import Top
-from regard.look.reading.words import Words
+from regard.look import WordSpans
 
 TEXT = "Don't hello, hello  日本\n\n👨‍👩‍👧🇩🇪🇫🇷👍🏽 नमस्ते مرحبا ภาษา 3,14 می‌روم snake_case e\u0301t\u00e9."
 WORDS = [
@@ -30,22 +30,22 @@ def bytes_of(text: str) -> tuple[list[str], list[tuple[int, int]]]:
     return cut.tokens, cut.offsets
 
 
-def words_of(sizes: list[int]) -> Words:
+def words_of(sizes: list[int]) -> WordSpans:
     starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    return Words(tuple(f"w{i}" for i in range(len(sizes))), tuple(starts))
+    return WordSpans(tuple(f"w{i}" for i in range(len(sizes))), tuple(starts))
 
 
 def test_words_by_offsets_and_by_the_marks_of_bytes_are_the_same() -> None:
     tokens, offsets = bytes_of(TEXT)
-    words = Words.of(tokens, TEXT, offsets)
+    words = WordSpans.of(tokens, TEXT, offsets)
     assert list(words.texts) == WORDS
-    assert Words.of(tokens) == words
+    assert WordSpans.of(tokens) == words
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40))
 def test_no_text_breaks_it_and_every_token_is_in_one_word(text: str) -> None:
     tokens, offsets = bytes_of(text)
-    words = Words.of(tokens, text, offsets)
+    words = WordSpans.of(tokens, text, offsets)
     assert words.starts[0] == 0
     assert words.starts[-1] == len(tokens)
     assert list(words.starts) == sorted(set(words.starts))
@@ -65,27 +65,27 @@ def test_no_text_breaks_it_and_every_token_is_in_one_word(text: str) -> None:
     ],
 )
 def test_words_by_marks(tokens: list[str], expected: str | None) -> None:
-    found = Words.of(tokens).texts
+    found = WordSpans.of(tokens).texts
     wanted = ["<|im_start|>", "unwanted", ",", "the", "the", "\n\n", "日"] if expected is None else expected.split(" ")
     assert list(found) == wanted
 
 
 def test_tokens_named_special_stand_for_no_text() -> None:
-    assert Words.of(["▁a", "eos", "b"], special={"eos"}).texts == ("a", "eos", "b")
-    assert Words.of(["▁a", "eos", "b"]).texts == ("aeosb",)
+    assert WordSpans.of(["▁a", "eos", "b"], special={"eos"}).texts == ("a", "eos", "b")
+    assert WordSpans.of(["▁a", "eos", "b"]).texts == ("aeosb",)
 
 
 def test_what_a_tokenizer_drops_is_still_written() -> None:
     tokens, places = ["naive", "न", "##म", "##स", "##त", "[SEP]"], [(0, 5), (6, 7), (7, 8), (8, 9), (10, 11), (0, 0)]
-    words = Words.of(tokens, "naïve नमस्ते", places)
+    words = WordSpans.of(tokens, "naïve नमस्ते", places)
     assert words.texts == ("naïve", "नमस्ते", "[SEP]")
 
 
 def test_offsets_with_and_without_the_leading_space() -> None:
     text = "the cat  sat"
     for offsets in ([(0, 3), (3, 7), (7, 12)], [(0, 3), (4, 7), (9, 12)], [(0, 4), (4, 9), (9, 12)]):
-        assert Words.of(["a", "b", "c"], text, offsets).texts == ("the", "cat", "sat")
-    assert Words.of(["a", "b", "c", "d"], text, [(0, 3), (3, 5), (5, 7), (7, 12)]).texts == ("the", "cat", "sat")
+        assert WordSpans.of(["a", "b", "c"], text, offsets).texts == ("the", "cat", "sat")
+    assert WordSpans.of(["a", "b", "c", "d"], text, [(0, 3), (3, 5), (5, 7), (7, 12)]).texts == ("the", "cat", "sat")
 
 
 @given(LENGTHS, LENGTHS, st.integers(0, 2**31))
@@ -133,8 +133,8 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(ArgumentError, match="for the 3 tokens of these words, got 4; take the words of the same text"):
         words_of([2, 1]).keys(torch.ones(4))
     with pytest.raises(ArgumentError, match="expected text and offsets together"):
-        Words.of(["a"], text="a")
+        WordSpans.of(["a"], text="a")
     for offsets in ([(0, 1)], [(0, 1), (1, 3)], [(0, 1), (2, 1)]):
         with pytest.raises(ArgumentError, match="offsets within the text of 2 characters for 2 tokens"):
-            Words.of(["a", "b"], "ab", offsets)
-    assert Words.of([]).texts == ()
+            WordSpans.of(["a", "b"], "ab", offsets)
+    assert WordSpans.of([]).texts == ()

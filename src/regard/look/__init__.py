@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.look.page.notebook import widget
     from regard.look.pictures.heat_maps import Alignment, alignment, alignments, grid, position_encoding, save
-    from regard.look.record import Layer, WatchRecord
+    from regard.look.reading.heads import Summary
+    from regard.look.reading.words import WordSpans
+    from regard.look.record import AttentionInputs, Layer
+    from regard.look.watch_record import WatchRecord
 
 __all__ = [
     "Alignment",
+    "AttentionInputs",
     "Layer",
+    "Summary",
     "WatchRecord",
+    "WordSpans",
     "alignment",
     "alignments",
     "grid",
@@ -21,13 +27,21 @@ __all__ = [
     "save",
     "widget",
 ]
+_HOMES = {
+    "AttentionInputs": "record",
+    "Layer": "record",
+    "Summary": "reading.heads",
+    "WatchRecord": "watch_record",
+    "WordSpans": "reading.words",
+    "widget": "page.notebook",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when first named: to watch a model needs no matplotlib.
+    # Imported when first named: watching a model needs no matplotlib.
     if name not in __all__:
         raise AttributeError(f"module 'regard.look' has no attribute {name!r}")
-    home = {"Layer": "record", "WatchRecord": "record", "widget": "page.notebook"}.get(name, "pictures.heat_maps")
+    home = _HOMES.get(name, "pictures.heat_maps")
     globals()[name] = found = getattr(importlib.import_module(f"regard.look.{home}"), name)
     return found
 

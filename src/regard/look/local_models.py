@@ -16,7 +16,7 @@ from regard.errors import ArgumentError, RegardError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.look.record import WatchRecord
+    from regard.look.watch_record import WatchRecord
 
 __all__ = ["Looked", "Passage", "Target", "is_model", "passages"]
 
@@ -157,7 +157,7 @@ class Target:
 
     def _read(self, text: str, room: int) -> tuple[dict[str, Tensor], list[tuple[int, int]], tuple[int, int] | None]:
         """The model's inputs, where each token stands in the text, and from how many to how many it was cut."""
-        from regard.look.reading.words import spelt
+        from regard.look.reading.words import spell_out
 
         most = self._most() - (room if self.kind == "causal" else 0)
         if most < 1:
@@ -178,7 +178,7 @@ class Target:
             offsets = [(first, end) for first, end in encoded.pop("offset_mapping")[0].tolist()]
         else:
             tokens = self.tokenizer.convert_ids_to_tokens(ids)
-            offsets = spelt(tokens, self.tokenizer.all_special_tokens)[1]
+            offsets = spell_out(tokens, self.tokenizer.all_special_tokens)[1]
         return dict(encoded), offsets, (whole, most) if whole > most else None
 
     def _most(self) -> int:

@@ -195,7 +195,8 @@ def _json(answer: Answer, source: str) -> str:
 def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
     """Answer each text, and draw which units of it each unit of the answer attended to."""
     from regard.look import alignments, grid, save
-    from regard.look.pictures.of_answers import grids, pictures, watched
+    from regard.look.pictures.of_answers import grids, pictures
+    from regard.look.runs import watch_answer
     from regard.models import RecurrentConfig
     from regard.tasks.seq2seq import Search
 
@@ -215,7 +216,7 @@ def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any])
             print(f"{text}\t{prediction.text}")
     tally.say(run.max_length)
     if path.suffix == ".html":
-        record, tokens = watched(run, answers[0])
+        record, tokens = watch_answer(run, answers[0])
         record.report(path, tokens=tokens, title=texts[0])
     else:
         save(grid(grids(run, answers)) if options["heads"] else alignments(pictures(run, answers)), path)

@@ -17,10 +17,11 @@ from regard._files import write
 from regard.errors import ArgumentError
 from regard.look.page.encoding import packed
 from regard.look.page.tokens import texts
+from regard.look.reading.heads import summary
 
 if TYPE_CHECKING:
     from regard.look.page.tokens import Tokens
-    from regard.look.record import WatchRecord
+    from regard.look.record import Record
 
 __all__ = ["Page", "page", "report", "script", "style"]
 
@@ -42,7 +43,7 @@ class Page:
 
 
 def report(
-    record: WatchRecord,
+    record: Record,
     out: str | Path,
     *,
     tokenizer: Any = None,
@@ -77,7 +78,7 @@ def report(
     return path
 
 
-def page(record: WatchRecord, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None) -> Page:
+def page(record: Record, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None) -> Page:
     """What `report` writes, and what a notebook shows."""
     if not record.layers:
         raise ArgumentError("report: expected at least one attention, none was seen; call the model within the watch")
@@ -111,10 +112,10 @@ def as_json(about: dict[str, Any]) -> str:
     return json.dumps(about, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _summaries(record: WatchRecord, tokenizer: Any) -> list[list[float | None]]:
+def _summaries(record: Record, tokenizer: Any) -> list[list[float | None]]:
     """Of each head of each layer the numbers of its summary, in the order of its fields, None for NaN."""
     separators = [] if tokenizer is None else {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
-    rows = (list(asdict(each).values())[2:] for each in record.summary(sorted(separators)))
+    rows = (list(asdict(each).values())[2:] for each in summary(record, sorted(separators)))
     return [[float(f"{number:.4g}") if math.isfinite(number) else None for number in row] for row in rows]
 
 

@@ -9,14 +9,12 @@ from regard.look.page.html import as_json, page, script, style
 
 if TYPE_CHECKING:
     from regard.look.page.tokens import Tokens
-    from regard.look.record import WatchRecord
+    from regard.look.record import Record
 
 __all__ = ["widget"]
 
 
-def widget(
-    record: WatchRecord, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None
-) -> Any:
+def widget(record: Record, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None) -> Any:
     """Show what was seen in a notebook: the page of `WatchRecord.report`, as a widget of anywidget.
 
     Give it back as the last value of a cell. Raises ArgumentError as `WatchRecord.report` does, and RegardError where

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError
 from regard.look.reading.heads import Side, sides
-from regard.look.reading.words import Words, spelt
+from regard.look.reading.words import WordSpans, spell_out
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.look.record import WatchRecord
+    from regard.look.record import Record
 
     OfText = Sequence[str] | Sequence[Sequence[str]]
     Tokens = OfText | Mapping[str, OfText]
@@ -26,9 +26,7 @@ _INPUTS: dict[Side, tuple[str, str]] = {
 _ANSWER = "answer"  # what a decoder said where it read the target: the rows of an alignment
 
 
-def texts(
-    record: WatchRecord, tokens: Tokens | None, tokenizer: Any
-) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+def texts(record: Record, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
     """All texts, and for each layer which of them its queries and its keys are.
 
     Tokens are those given, else what the tokenizer calls the ids of the model's call, else numbers; those that were
@@ -81,7 +79,7 @@ def _given(tokens: Tokens | None) -> dict[str, Sequence[Sequence[str]]]:
     }
 
 
-def _called(record: WatchRecord, side: Side, tokenizer: Any, batch: int) -> list[list[str]]:
+def _called(record: Record, side: Side, tokenizer: Any, batch: int) -> list[list[str]]:
     ids = record.inputs.get(_INPUTS[side][0])
     if tokenizer is None or ids is None or len(ids) != batch:
         return [[] for _ in range(batch)]
@@ -106,7 +104,7 @@ def _check(side: Side, named: Sequence[Sequence[str]], length: int, batch: int) 
 def _read(tokens: Sequence[str], special: Sequence[str]) -> dict[str, Any]:
     """What is written for each token, its leading space included; which stand for no text; where words begin."""
     tokens = [token.encode(errors="replace").decode() for token in tokens]  # half a character cannot be written
-    text, offsets = spelt(tokens, special)
+    text, offsets = spell_out(tokens, special)
     pieces, end = [], 0
     for first, last in offsets:
         pieces.append("" if first == last else text[end:last])  # empty, too, where a character is cut into tokens
@@ -117,11 +115,11 @@ def _read(tokens: Sequence[str], special: Sequence[str]) -> dict[str, Any]:
     return {
         "pieces": named,
         "special": [i for i, (first, last) in enumerate(offsets) if first == last],
-        "words": list(Words.of(tokens, special=special).starts[:-1]),
+        "words": list(WordSpans.of(tokens, special=special).starts[:-1]),
     }
 
 
-def _padded(record: WatchRecord, side: Side, batch: int, length: int) -> list[list[int]]:
+def _padded(record: Record, side: Side, batch: int, length: int) -> list[list[int]]:
     mask: Tensor | None = record.inputs.get(_INPUTS[side][1])
     if mask is None or mask.dim() != 2 or len(mask) != batch:
         return [[] for _ in range(batch)]

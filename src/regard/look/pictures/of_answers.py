@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import torch
-
-from regard._symbols import BOS, SPECIALS
-from regard.data.pairs import Example, source_text
+from regard.data.pairs import source_text
 from regard.look.pictures.heat_maps import Alignment
-from regard.look.watching.watch import watch
 
 if TYPE_CHECKING:
-    from regard.look.record import WatchRecord
     from regard.tasks.seq2seq import Answer, Prediction, Seq2SeqRun
 
-__all__ = ["grids", "pictures", "watched"]
+__all__ = ["grids", "pictures", "source_labels", "target_labels"]
 
 
 def pictures(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[Alignment]:
@@ -27,8 +22,8 @@ def pictures(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[Alignment]:
     return [
         Alignment(
             prediction.weights if prediction.weights.dim() == 2 else prediction.weights.mean((0, 1)),
-            _rows(prediction),
-            _columns(answer),
+            target_labels(prediction),
+            source_labels(answer),
             _title(run, answer),
         )
         for answer in answers
@@ -44,8 +39,8 @@ def grids(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[list[Alignment]]:
         [
             Alignment(
                 weights,
-                _rows(prediction),
-                _columns(answer),
+                target_labels(prediction),
+                source_labels(answer),
                 f"{_title(run, answer)}: " * (len(answers) > 1) + f"layer {layer}, head {head}",
             )
             for head, weights in enumerate(heads, 1)
@@ -57,27 +52,11 @@ def grids(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[list[Alignment]]:
     ]
 
 
-def watched(run: Seq2SeqRun, answer: Answer) -> tuple[WatchRecord, dict[str, list[str]]]:
-    """What the model attended to while it gave its best answer, and the tokens of both sides as a page takes them.
-
-    The answer is known: it is given to the decoder as in training, so that the queries are its own, whatever other
-    hypotheses a search had followed.
-    """
-    prediction = answer.predictions[0]
-    batch = run.collate(run.encode([Example(tuple(answer.units), tuple(prediction.units))]))
-    read = batch.target[:, : -1 if prediction.finished else -2]
-    device = next(run.model.parameters()).device
-    with torch.inference_mode(), watch(run.model, keep_inputs=True) as record:
-        run.model(batch.source.to(device), batch.source_lengths.to(device), read.to(device))
-    symbols = [SPECIALS[BOS], *prediction.units][: read.shape[1]]
-    return record, {"source": _columns(answer), "target": symbols, "answer": _rows(prediction)}
-
-
-def _rows(prediction: Prediction) -> list[str]:
+def target_labels(prediction: Prediction) -> list[str]:
     return [*prediction.units, *(["<eos>"] if prediction.finished else [])]
 
 
-def _columns(answer: Answer) -> list[str]:
+def source_labels(answer: Answer) -> list[str]:
     """The units of a source; those of features begin with a TAB that is not to be seen."""
     return [unit.removeprefix("\t") for unit in answer.units]
 

@@ -1,4 +1,4 @@
-"""Reading a model: what each head looks at in a few numbers, rollout through the layers, what an answer read."""
+"""Summaries of heads: for each, the mean share of its weights on a few places, its distance and its entropy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import Observe
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool
     from torch import Tensor
 
-    from regard.look.record import Layer, WatchRecord
+    from regard.look.record import Layer, Record
 
-__all__ = ["Side", "Summary", "read", "rollout", "sides", "summary"]
+__all__ = ["Side", "Summary", "sides", "summary"]
 
 Side = Literal["source", "target"]
 
@@ -60,7 +59,7 @@ class Summary:
         return ", ".join(f"{name} {share:.2f}" for name, share in self.shares.items() if share >= _STANDS_OUT)
 
 
-def sides(record: WatchRecord) -> list[tuple[Side, Side]]:
+def sides(record: Record) -> list[tuple[Side, Side]]:
     """To which sequence the queries and the keys of each layer belong; without cross-attention all is source.
 
     An encoder is called before its decoder, whose first self-attention comes right before the first cross-attention.
@@ -76,7 +75,7 @@ def sides(record: WatchRecord) -> list[tuple[Side, Side]]:
     ]
 
 
-def summary(record: WatchRecord, separators: Sequence[int] = ()) -> list[Summary]:
+def summary(record: Record, separators: Sequence[int] = ()) -> list[Summary]:
     """What each head of each layer looks at, in the order of the layers.
 
     With the weights P_ij averaged over the queries i, those of padding left out, and padding told by the
@@ -110,7 +109,7 @@ class _Told(NamedTuple):
 
 
 def _figures(
-    record: WatchRecord, layer: Layer, queries: Side, keys: Side, separators: Sequence[int]
+    record: Record, layer: Layer, queries: Side, keys: Side, separators: Sequence[int]
 ) -> list[tuple[float, float, float, float, float, float]]:
     B, Hq, Tq, Tk = layer.shape
     kept = _no_padding(record, queries, B, layer.first_query, Tq)
@@ -141,7 +140,7 @@ def _figures(
     return list(zip(*columns, strict=True))
 
 
-def _told(record: WatchRecord, layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Told:
+def _told(record: Record, layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Told:
     found, offsets = layer.statistics, None if record.observe is None else record.observe.offsets
     if layer.inputs is not None:
         weights = kept[:, None].expand(layer.shape[:3]).float()
@@ -152,7 +151,7 @@ def _told(record: WatchRecord, layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Tol
     return _Told(received, at.get(-1), at.get(0), found.distance, found.entropy)
 
 
-def _no_padding(record: WatchRecord, side: Side, batch: int, first: int, length: int) -> Bool[Tensor, "B T"]:
+def _no_padding(record: Record, side: Side, batch: int, first: int, length: int) -> Bool[Tensor, "B T"]:
     """Which of so many places from the first are no padding; what the model's own mask does not reach is none."""
     mask = record.inputs.get("attention_mask" if side == "source" else "decoder_attention_mask")
     kept = torch.ones(batch, length, dtype=torch.bool)
@@ -160,79 +159,3 @@ def _no_padding(record: WatchRecord, side: Side, batch: int, first: int, length:
         known = mask[:, first : first + length].bool()
         kept[:, : known.shape[1]] = known
     return kept
-
-
-def rollout(record: WatchRecord, token: int, *, batch: int = 0) -> Float[Tensor, " T"]:
-    """How much of each input token reaches one token through all layers, if attention were all that moves anything.
-
-    Attention rollout: Â_l = ½ (mean over heads of P_l + I), and of the product Â_L ⋯ Â_1 the row of the ``token``,
-    computed as r ← Â_lᵀ r from the last layer back to the first: linear in the number of tokens.
-
-    ``token`` is an index, -1 the last; ``batch`` is which example. The result sums to 1. Raises UnsupportedError
-    without ``watch(keep_inputs=True)``, or where layers are missing; ArgumentError unless all layers are self-attention
-    over the same tokens: of an encoder-decoder watch the layers of the encoder alone.
-
-    Source: Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", arXiv 2005.00928, section 3.
-    """
-    if not record.layers or record.left_out:
-        raise UnsupportedError(
-            f"rollout: expected every layer of the model, got {len(record.layers)}, "
-            f"and {record.left_out} were left out; watch with more memory, or statistics that take less"
-        )
-    B, _, Tq, _ = record.layers[0].shape
-    for layer in record.layers:
-        if layer.cross or layer.first_query or (layer.shape[0], *layer.shape[2:]) != (B, Tq, Tq):
-            raise ArgumentError(
-                f"rollout: expected self-attention over the same {Tq} tokens in all layers, got {layer.name} with "
-                f"{layer.shape[2]} queries and {layer.shape[3]} keys; watch the others alone, with watch(layers=...)"
-            )
-    if not -Tq <= token < Tq or not 0 <= batch < B:
-        raise ArgumentError(
-            f"rollout: expected a token of {Tq} and an example of {B}, got token {token} of example {batch}"
-        )
-    reached = torch.zeros(B, Tq)
-    reached[batch, token] = 1
-    for layer in reversed(record.layers):
-        reached = (_received(layer, reached).mean(1) + reached) / 2
-    return reached[batch]
-
-
-def read(
-    record: WatchRecord, queries: slice | Sequence[int], passages: Sequence[slice], *, batch: int = 0
-) -> Float[Tensor, "layers heads passages"]:
-    """What an answer read: the share of its queries' weights that falls on each passage, by layer and head.
-
-    share_p = mean over i of sum_{j in p} P_ij for the ``queries`` i. Where the model has cross-attention these layers
-    are told, and the passages are of its source; otherwise all layers. ``.mean((0, 1))`` is the mean over all heads.
-    Raises UnsupportedError without ``watch(keep_inputs=True)``, ArgumentError where there are no such queries or
-    passages, or layers do not have equally many heads.
-    """
-    crossing = [layer for layer in record.layers if layer.cross]
-    layers = crossing or record.layers
-    if not layers or len({layer.shape for layer in layers}) > 1:
-        shapes = ", ".join(str(shape) for shape in dict.fromkeys(layer.shape for layer in layers))
-        raise ArgumentError(f"read: expected layers with equally many heads, queries and keys, got {shapes or 'none'}")
-    B, Hq, Tq, Tk = layers[0].shape
-    asked = range(Tq)[queries] if isinstance(queries, slice) else [range(Tq)[i] for i in queries if -Tq <= i < Tq]
-    spans = [range(Tk)[passage] for passage in passages]
-    wrong = not isinstance(queries, slice) and len(asked) != len(queries)
-    if wrong or not asked or not all(spans) or not 0 <= batch < B:
-        raise ArgumentError(
-            f"read: expected some of {Tq} queries and passages within {Tk} tokens, of an example of {B}, got "
-            f"{queries}, {[(p.start, p.stop) for p in passages]} and {batch}"
-        )
-    weights = torch.zeros(B, Hq, Tq)
-    weights[batch, :, list(asked)] = 1 / len(asked)
-    received = torch.stack([_received(layer, weights)[batch] for layer in layers])
-    return torch.stack([received[..., list(span)].sum(-1) for span in spans], -1)
-
-
-def _received(layer: Layer, weights: Tensor) -> Float[Tensor, "B Hq Tk"]:
-    """Pᵀr for weights r of the queries, (B, Tq) or (B, Hq, Tq)."""
-    weights = weights if weights.dim() == 3 else weights[:, None].expand(layer.shape[:3])
-    if layer.statistics.weights is not None:
-        return (layer.statistics.weights.mT @ weights[..., None]).squeeze(-1)
-    received = layer.observe(Observe(received=weights)).received
-    if received is None:
-        raise UnsupportedError(f"{layer.name}: expected the sums over its queries, got none")
-    return received

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-__all__ = ["Words", "spelt"]
+__all__ = ["WordSpans", "spell_out"]
 
 _SPECIAL = re.compile(r"<\|.*\|>|<[^<>\s]+>|\[[A-Z]+\]")  # <|im_start|>, </s>, [CLS]
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece writes a byte that no piece covers
@@ -35,15 +35,15 @@ _MOST = 2**22  # numbers in the table through which the largest weights are merg
 
 
 @dataclass(frozen=True)
-class Words:
-    """Words of a text, as spans of its tokens: word i is tokens ``starts[i]`` to ``starts[i + 1]``.
+class WordSpans:
+    """The words of a text as spans of its tokens: word i is tokens ``starts[i]`` to ``starts[i + 1]``.
 
     Tokens that stand side by side within letters and digits make a word, its leading space included. Punctuation is
     by itself. Of scripts written without spaces the tokens stay as they are, yet no character is ever cut: a letter
     with its marks, a flag, a family of emoji. A word is its place, not its text: the same word twice is two.
     Weights are summed over the keys of a word and averaged over its queries, so that rows still sum to 1.
 
-    >>> words = Words.of(["[CLS]", "un", "##see", "##n", "!", "[SEP]"])
+    >>> words = WordSpans.of(["[CLS]", "un", "##see", "##n", "!", "[SEP]"])
     >>> words.texts
     ('[CLS]', 'unseen', '!', '[SEP]')
     >>> words.keys(torch.tensor([0.1, 0.2, 0.3, 0.1, 0.1, 0.2]))
@@ -61,8 +61,8 @@ class Words:
         text: str | None = None,
         offsets: Sequence[tuple[int, int]] | None = None,
         special: Collection[str] = (),
-    ) -> Words:
-        """Words of tokens as a tokenizer names them.
+    ) -> WordSpans:
+        """Find the words in tokens, named as a tokenizer names them.
 
         With ``text`` and ``offsets``, where in it each token stands, as ``tokenizer(text,
         return_offsets_mapping=True)`` gives them; a token of no characters is a word by itself. Without them by the
@@ -72,12 +72,14 @@ class Words:
         Raises ArgumentError where the offsets do not fit the tokens and the text.
         """
         if (text is None) != (offsets is None):
-            raise ArgumentError("Words.of: expected text and offsets together, got one of them; give both or neither")
+            raise ArgumentError(
+                "WordSpans.of: expected text and offsets together, got one of them; give both or neither"
+            )
         if text is None or offsets is None:
-            text, offsets = spelt(tokens, special)
+            text, offsets = spell_out(tokens, special)
         if len(offsets) != len(tokens) or any(not 0 <= first <= end <= len(text) for first, end in offsets):
             raise ArgumentError(
-                f"Words.of: expected offsets within the text of {len(text)} characters for {len(tokens)} tokens, "
+                f"WordSpans.of: expected offsets within the text of {len(text)} characters for {len(tokens)} tokens, "
                 f"got {len(offsets)} up to {max((end for _, end in offsets), default=0)}"
             )
         cuts = _cuts(text)
@@ -104,13 +106,13 @@ class Words:
         return self.keys(figures) / torch.tensor(self._sizes(), dtype=figures.dtype, device=figures.device)
 
     def matrix(
-        self, weights: Float[Tensor, "*axes Tq Tk"], keys: Words | None = None
+        self, weights: Float[Tensor, "*axes Tq Tk"], keys: WordSpans | None = None
     ) -> Float[Tensor, "*axes words keys"]:
         """Weights of each word on each word of ``keys``; left out, on these words themselves."""
         keys = self if keys is None else keys
         return self.queries(keys.keys(weights).mT).mT
 
-    def top(self, top: Top, keys: Words | None = None) -> Top:
+    def top(self, top: Top, keys: WordSpans | None = None) -> Top:
         """The largest weights of each word on words, (..., words, k), from those of tokens, (..., Tq, k).
 
         A weight that was not among the k largest of its token counts nothing, so that these are lower bounds.
@@ -126,7 +128,7 @@ class Words:
         flat = [each.view(-1, len(self), count) for each in found]
         step = max(1, _MOST // max(1, len(weights) * len(keys)))
         for first in range(0, len(self), step):
-            part = Words(self.texts[first : first + step], self.starts[first : first + step + 1])
+            part = WordSpans(self.texts[first : first + step], self.starts[first : first + step + 1])
             tokens, rows = slice(part.starts[0], part.starts[-1]), len(part)
             own = torch.tensor(part._ids(), device=top.keys.device)[:, None]
             table = weights.new_zeros(len(weights), rows * len(keys))
@@ -149,13 +151,13 @@ class Words:
         """The word of each token, once their number is known to be right."""
         if length != self.starts[-1]:
             raise ArgumentError(
-                f"Words: expected weights for the {self.starts[-1]} tokens of these words, got {length}; "
+                f"WordSpans: expected weights for the {self.starts[-1]} tokens of these words, got {length}; "
                 "take the words of the same text"
             )
         return torch.tensor(self._ids(), dtype=torch.long, device=device)
 
 
-def spelt(tokens: Sequence[str], special: Collection[str]) -> tuple[str, list[tuple[int, int]]]:
+def spell_out(tokens: Sequence[str], special: Collection[str]) -> tuple[str, list[tuple[int, int]]]:
     """The text that the marks in tokens spell, and where each token stands in it."""
     pieces = [b"" if token in special or _is_special(token) else None for token in tokens]
     plain = [token for token, piece in zip(tokens, pieces, strict=True) if piece is None]

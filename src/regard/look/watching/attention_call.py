@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from regard.errors import UnsupportedError
 from regard.functional.masks import Mask, causal, dense
 from regard.functional.scores import Additive, Dot, General, ScaledDot, Score
 
-__all__ = ["Call", "of_attention", "of_product", "of_sdpa"]
+__all__ = ["CachePosition", "Call", "of_attention", "of_product", "of_sdpa"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +94,29 @@ class Call:
         alone = hidden.all(-2)
         alone = alone[(None,) * (3 - alone.ndim)]
         return alone.expand(B, -1, -1) if bool(alone.any()) else None
+
+
+class CachePosition(NamedTuple):
+    """The position of a call in the sequence that a cache holds, in absolute positions.
+
+    ``roomy``: the cache hands out all its slots as keys, including those not yet filled.
+    """
+
+    cache: weakref.ref[Any]
+    first_query: int
+    first_key: int
+    cross: bool
+    roomy: bool = False
+
+    def fit(self, call: Call) -> tuple[Call, CachePosition | None]:
+        """Return the call without the cache's unfilled slots; the position is None if its keys are not the cache's."""
+        _, _, Tq, Tk = call.shape
+        if self.cross:
+            return call, self._replace(first_query=self.first_query - Tq)
+        keys = self.first_query + Tq - self.first_key
+        if keys == Tk or (keys < Tk and self.roomy):
+            return call.of_first_keys(keys), self
+        return call, None
 
 
 def of_sdpa(

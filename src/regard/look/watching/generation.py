@@ -20,8 +20,7 @@ from regard.functional.scores import Additive, General
 from regard.look.record import AttentionInputs, Layer
 
 if TYPE_CHECKING:
-    from regard.look.watching.attention_call import Call
-    from regard.look.watching.recorder import Place
+    from regard.look.watching.attention_call import CachePosition, Call
 
 __all__ = ["Steps"]
 
@@ -40,7 +39,14 @@ class Steps:
     """Calls that are joined into one `Layer`."""
 
     def __init__(
-        self, name: str, heads: tuple[int, ...], call: Call, statistics: Observation, place: Place | None, *, keep: bool
+        self,
+        name: str,
+        heads: tuple[int, ...],
+        call: Call,
+        statistics: Observation,
+        place: CachePosition | None,
+        *,
+        keep: bool,
     ) -> None:
         B, _, Tq, _ = call.shape
         self.name = name
@@ -67,7 +73,7 @@ class Steps:
         self.pieces.append(_Piece(statistics, Tq, Tk, first_key, kept))
         self.last_key = call.key[:, :, -1:].clone()
 
-    def continues(self, call: Call, place: Place | None, same_pass: bool) -> bool:
+    def continues(self, call: Call, place: CachePosition | None, same_pass: bool) -> bool:
         """Whether this call is a step after those before; without a cache that tells, the keys do."""
         B, Hq, Tq, Tk = call.shape
         before = self.pieces[-1]
@@ -92,7 +98,7 @@ class Steps:
         same_number = call.key.shape[2] == self.pieces[-1].keys
         return same_number and torch.equal(first, self.first[1]) and torch.equal(last, self.last_key)
 
-    def add(self, call: Call, statistics: Observation, place: Place | None) -> None:
+    def add(self, call: Call, statistics: Observation, place: CachePosition | None) -> None:
         """Append a step."""
         _, _, Tq, Tk = call.shape
         before = self.pieces[-1]

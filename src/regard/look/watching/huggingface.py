@@ -23,8 +23,8 @@ from regard.functional.attention import observed
 from regard.functional.masks import Mask, causal, dense, padding, window
 from regard.functional.observe import Observe
 from regard.functional.scores import ScaledDot
-from regard.look.watching.attention_call import Call
-from regard.look.watching.recorder import Place, Recorder
+from regard.look.watching.attention_call import CachePosition, Call
+from regard.look.watching.recorder import Recorder
 
 __all__ = ["Asked", "interfaces", "is_cross", "is_step", "loaded", "place_of"]
 
@@ -149,7 +149,7 @@ def _cache(given: Mapping[str, Any]) -> Any:
     return found if hasattr(found, "get_mask_sizes") else None
 
 
-def place_of(module: nn.Module, given: Mapping[str, Any]) -> Place | None:
+def place_of(module: nn.Module, given: Mapping[str, Any]) -> CachePosition | None:
     """Where a call of this module stands, by the cache it is given; for cross-attention the end of the queries."""
     cache = _cache(given)
     layer = getattr(module, "layer_idx", None)
@@ -157,10 +157,10 @@ def place_of(module: nn.Module, given: Mapping[str, Any]) -> Place | None:
         return None
     length = int(cache.get_seq_length(layer))
     if is_cross(given):
-        return Place(weakref.ref(cache), length, 0, cross=True)
+        return CachePosition(weakref.ref(cache), length, 0, cross=True)
     held = getattr(cache, "self_attention_cache", cache).layers
     roomy = layer < len(held) and bool(getattr(held[layer], "is_compileable", False))
-    return Place(weakref.ref(cache), length, int(cache.get_mask_sizes(1, layer)[1]), cross=False, roomy=roomy)
+    return CachePosition(weakref.ref(cache), length, int(cache.get_mask_sizes(1, layer)[1]), cross=False, roomy=roomy)
 
 
 def _flash_mask(module: nn.Module, mask: Tensor | None, options: dict[str, Any]) -> Mask:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.look.record import WatchRecord
+from regard.look.record import Record
 from regard.look.watching import huggingface
-from regard.look.watching.recorder import Place
+from regard.look.watching.attention_call import CachePosition
 
 __all__ = ["Frame", "Modules"]
 
@@ -25,14 +25,14 @@ class Frame(NamedTuple):
 
     name: str
     module: nn.Module
-    place: Place | None
+    place: CachePosition | None
     cross: bool | None
 
 
 class Modules:
     """The modules of a model that are at work in this thread, the innermost last."""
 
-    def __init__(self, model: nn.Module, record: WatchRecord) -> None:
+    def __init__(self, model: nn.Module, record: Record) -> None:
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # a compiled model stands around the one it is
         self.record = record
         self.thread = threading.get_ident()

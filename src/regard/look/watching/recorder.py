@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,34 +15,11 @@ from torch import Tensor
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.functional.attention import observed
 from regard.functional.observe import Observation, Observe, Top, summarise
-from regard.look.record import WatchRecord
-from regard.look.watching.attention_call import Call
+from regard.look.record import Record
+from regard.look.watching.attention_call import CachePosition, Call
 from regard.look.watching.generation import Steps
 
-__all__ = ["Place", "Recorder"]
-
-
-class Place(NamedTuple):
-    """Where a call stands in the sequence that a cache holds, in absolute positions.
-
-    ``roomy``: the cache gives all its room as keys, also what nothing has filled yet.
-    """
-
-    cache: weakref.ref[Any]
-    first_query: int
-    first_key: int
-    cross: bool
-    roomy: bool = False
-
-    def of(self, call: Call) -> tuple[Call, Place | None]:
-        """The call without keys that are none, and its place; None where the keys are not those of the cache."""
-        _, _, Tq, Tk = call.shape
-        if self.cross:
-            return call, self._replace(first_query=self.first_query - Tq)
-        keys = self.first_query + Tq - self.first_key
-        if keys == Tk or (keys < Tk and self.roomy):
-            return call.of_first_keys(keys), self
-        return call, None
+__all__ = ["Recorder"]
 
 
 class Recorder:
@@ -51,7 +27,7 @@ class Recorder:
 
     def __init__(
         self,
-        record: WatchRecord,
+        record: Record,
         observe: Observe,
         layers: Sequence[str | int] | None,
         heads: Sequence[int] | None,
@@ -70,7 +46,7 @@ class Recorder:
         self.found: list[Steps] = []
         self.latest: dict[tuple[str, tuple[int, ...]], Steps] = {}
 
-    def add(self, name: str, called: Callable[[], Call], place: Place | None, passes: int) -> None:
+    def add(self, name: str, called: Callable[[], Call], place: CachePosition | None, passes: int) -> None:
         """Take in one attention of the module of this name, in the n-th pass of the model."""
         number = self.names.setdefault(name, len(self.names))
         if not self._wants(name, number):
@@ -81,7 +57,7 @@ class Recorder:
         with _named(name):
             call = called()
             if place is not None:
-                call, place = place.of(call)
+                call, place = place.fit(call)
         heads = tuple(range(call.shape[1])) if call.numbers is None else call.numbers
         if self.heads is not None:
             chosen = [head for head in self.heads if head in heads or call.numbers is None]

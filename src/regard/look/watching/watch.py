@@ -28,7 +28,7 @@ from regard.functional.masks import Mask
 from regard.functional.observe import Observe
 from regard.functional.reporting import tell
 from regard.functional.scores import Score
-from regard.look.record import WatchRecord
+from regard.look.watch_record import WatchRecord
 from regard.look.watching import huggingface
 from regard.look.watching.attention_call import Call, of_attention, of_product, of_sdpa
 from regard.look.watching.modules import Modules
