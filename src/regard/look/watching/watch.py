@@ -33,7 +33,7 @@ from regard.look.watching import huggingface
 from regard.look.watching.attention_call import Call, of_attention, of_product, of_sdpa
 from regard.look.watching.modules import Modules
 from regard.look.watching.recorder import Recorder
-from regard.nn._multi_head import attention_of_heads
+from regard.nn._head_groups import attention_of_heads
 
 __all__ = ["watch"]
 
