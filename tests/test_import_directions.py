@@ -45,7 +45,6 @@ NOT_YET_CUT = {
 }
 NOT_YET_OPENED = {
     frozenset({"regard._kernels.cpu.dot_statistics", "regard._kernels.statistics.dot"}),
-    frozenset({"regard.cli", "regard.cli.app", "regard.cli.recipes", "regard.cli.train", "regard.cli.train_run"}),
 }
 
 

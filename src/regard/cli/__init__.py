@@ -1,7 +1,7 @@
-"""The command line: train, predict, evaluate, look.
+"""The command line: train, predict, evaluate, look, export, recipes and bench.
 
-Only what a signal needs is imported here, so that Ctrl-C has an answer as early as can be; `regard.cli.app` holds the
-commands, and each of these imports what it needs when it runs.
+Only what a signal needs is imported here, so that Ctrl-C is answered as early as possible; `regard.cli.app` has the
+commands, and each of them imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -10,26 +10,21 @@ import io
 import os
 import signal
 import sys
-from types import FrameType
-from typing import Any
 
+from regard.cli.signals import INTERRUPTED, Interrupted, handle_signals, interrupt
 from regard.errors import RegardError
 
-__all__ = ["FAILED", "INTERRUPTED", "Interrupted", "main"]
+__all__ = ["FAILED", "main"]
 
-FAILED, INTERRUPTED = 1, 130
-
-
-class Interrupted(BaseException):
-    """A signal asks to leave. No ``KeyboardInterrupt``: of that, Typer and Lightning make an exit of their own."""
+FAILED = 1  # exit status
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and leave the process: 0 done, 1 failed, 2 wrong usage, 130 interrupted (SIGINT or SIGTERM).
+    """Run one command and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted (SIGINT or SIGTERM).
 
-    A failure is one line on standard error; ``--debug`` asks for the traceback.
+    A failure prints one line on standard error; ``--debug`` prints the traceback.
     """
-    _on_signals(_interrupt)
+    handle_signals(interrupt)
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # data in, data out: UTF-8 whatever the locale, and \n alone
@@ -37,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = _run(sys.argv[1:] if arguments is None else arguments)
     except Interrupted:
         code = _say("interrupted", INTERRUPTED)
-    _on_signals(signal.SIG_IGN)  # all is done
+    handle_signals(signal.SIG_IGN)  # the work is done
     sys.exit(code)
 
 
@@ -51,7 +46,7 @@ def _run(arguments: list[str]) -> int | str | None:
 
             run(arguments, debug=debug)
         finally:
-            _flush()  # here, where a full disk can still be said
+            _flush()  # here, where a full disk can still be reported
     except SystemExit as end:
         return end.code
     except BrokenPipeError:  # the reader, such as head, has enough
@@ -87,28 +82,8 @@ def _flush() -> None:
         return
     try:
         sys.stdout.flush()
-    except OSError:  # let the rest go nowhere: Python would try it again at the end, and complain
+    except OSError:  # discard the rest: Python would try to write it again at exit, and complain
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
         raise
-
-
-def _on_signals(handler: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
-
-
-def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Unwind the stack; at a second signal, or amid an import, which could swallow the exception, leave at once."""
-    _on_signals(_leave)
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            _leave()
-        frame = frame.f_back
-    raise Interrupted
-
-
-def _leave(*_: object) -> None:
-    os.write(2, b"regard: interrupted\n")
-    os._exit(INTERRUPTED)

@@ -47,12 +47,11 @@ def recipes(
     if recipe.train and data is None:
         wanted = ", ".join(recipe.train + recipe.dev + recipe.test)
         raise ArgumentError(f"{name} needs data: give --data FOLDER, with {wanted} somewhere below it")
-    from regard.cli.app import run  # which imports this module
-
+    regard = context.find_root().command
     for arguments in prepared(recipe, data, out or Path("runs") / name):
         print(shlex.join(["regard", *arguments]), flush=True)
         try:
-            run(arguments)
+            regard(args=arguments, prog_name="regard")
         except SystemExit as ended:
             if ended.code:
                 raise

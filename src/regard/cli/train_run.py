@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from typer import Exit
 
 from regard._wording import count
-from regard.cli import INTERRUPTED, Interrupted
+from regard.cli.signals import INTERRUPTED, Interrupted
 from regard.cli.tasks import TASKS
 from regard.errors import RunError
 
