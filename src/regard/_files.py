@@ -1,4 +1,4 @@
-"""Writing a file so that a reader finds the old content or the new, never a part."""
+"""Atomic writes: a reader finds a file's old content or the new, never a part of it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from regard.errors import RunError
 
-__all__ = ["write", "writing"]
+__all__ = ["disk_errors", "write_atomically"]
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Within, a disk that is full or a folder that cannot be written is a ``RunError``."""
+def disk_errors(path: Path) -> Iterator[None]:
+    """Within, turn an ``OSError``, as from a full disk or a read-only folder, into a `RunError` that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -23,13 +23,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Let ``fill`` write a temporary neighbour of ``path``, then put it in its place in one step.
+def write_atomically(path: Path, fill: Callable[[Path], object]) -> None:
+    """Have ``fill`` write a temporary file beside ``path``, then rename it to ``path`` in one step.
 
-    Raises ``RunError`` when the disk is full or the folder cannot be written; the file before stays as it was.
+    Raises `RunError` when the disk is full or the folder cannot be written; the previous file is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path):
+    with disk_errors(path):
         try:
             fill(temporary)
             os.replace(temporary, path)

@@ -1,14 +1,14 @@
-"""Words that notes to the user share; light, as the command line takes them at its start."""
+"""Wording that messages share; light, as the command line imports it at its start."""
 
 from __future__ import annotations
 
-__all__ = ["count"]
+__all__ = ["counted_noun"]
 
 
-def count(n: int, thing: str) -> str:
-    """Number and noun.
+def counted_noun(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if it is not 1.
 
-    >>> count(1, "line"), count(1234, "line")
+    >>> counted_noun(1, "line"), counted_noun(1234, "line")
     ('1 line', '1,234 lines')
     """
-    return f"{n:,} {thing}{'' if n == 1 else 's'}"
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

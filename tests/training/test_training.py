@@ -307,14 +307,14 @@ def test_a_bar_shows_how_far_it_is(tmp_path: Path) -> None:
 
 def test_write_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    files.write(path, lambda temporary: temporary.write_text("old"))
+    files.write_atomically(path, lambda temporary: temporary.write_text("old"))
     with full_disk(10), pytest.raises(RunError, match=r"cannot write .*file \(File too large\); free some space"):
-        files.write(path, lambda temporary: temporary.write_text("new" * 10000))
+        files.write_atomically(path, lambda temporary: temporary.write_text("new" * 10000))
     monkeypatch.setattr(files.os, "replace", no_space)
     with pytest.raises(RunError, match=r"cannot write .*file \(No space left on device\); .* --out"):
-        files.write(path, lambda temporary: temporary.write_text("new"))
+        files.write_atomically(path, lambda temporary: temporary.write_text("new"))
     with pytest.raises(KeyboardInterrupt):
-        files.write(path, _interrupt)
+        files.write_atomically(path, _interrupt)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from regard._wording import count
+from regard._wording import counted_noun
 
 if TYPE_CHECKING:
     from regard.tasks.seq2seq import Answer
@@ -56,9 +56,9 @@ class Tally:
     def say(self, max_length: int) -> None:
         """Say what there is to say, if anything."""
         if self._units:
-            where = f"in {count(self._lines, 'line')} that training never saw"
-            note(f"{count(self._units, 'unit')} {where}, read as unknown")
+            where = f"in {counted_noun(self._lines, 'line')} that training never saw"
+            note(f"{counted_noun(self._units, 'unit')} {where}, read as unknown")
         if self._cut:
-            note(f"{count(self._cut, 'line')} cut to the {max_length} units that the model takes")
+            note(f"{counted_noun(self._cut, 'line')} cut to the {max_length} units that the model takes")
         if self._endless:
-            note(f"{count(self._endless, 'answer')} broken off at the greatest length")
+            note(f"{counted_noun(self._endless, 'answer')} broken off at the greatest length")

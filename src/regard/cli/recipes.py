@@ -131,9 +131,9 @@ def _paired(source: Path, target: Path) -> Iterator[str]:
 
 
 def _write(path: Path, lines: Iterator[str]) -> None:
-    from regard._files import write, writing
+    from regard._files import disk_errors, write_atomically
 
-    with writing(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{line}\n" for line in lines)
-    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))

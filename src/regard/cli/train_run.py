@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Exit
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.cli.signals import INTERRUPTED, Interrupted
 from regard.cli.tasks import TASKS
 from regard.errors import RunError
@@ -131,12 +131,12 @@ def _fit(
     train, dev, test = splits
     for note in (note for split in (dev, test) if split for note in run.unseen(split)):
         console.print(note)
-    length = f"{recipe.minutes:g} min" if recipe.epochs is None else count(recipe.epochs, "epoch")
+    length = f"{recipe.minutes:g} min" if recipe.epochs is None else counted_noun(recipe.epochs, "epoch")
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     task = TASKS[run.task]
     console.print(
-        f"training for {length}: {count(len(train.examples), task.EXAMPLE)}, {parameters / 1e6:.2f} M parameters, "
-        f"{task.about(run)}"
+        f"training for {length}: {counted_noun(len(train.examples), task.EXAMPLE)}, "
+        f"{parameters / 1e6:.2f} M parameters, {task.about(run)}"
     )
     try:
         outcome = fit(run, train.examples, dev.examples, recipe, directory, console=console, resume=again, keep=keep)
@@ -157,7 +157,7 @@ def _fit(
 
 def _report(run: Run, dev: dict[str, object], test: Split | None, directory: Path, console: Console) -> None:
     """Score the test set, once, and keep all scores."""
-    from regard._files import write
+    from regard._files import write_atomically
 
     scores = {"dev": dev}
     if test is not None:
@@ -165,7 +165,7 @@ def _report(run: Run, dev: dict[str, object], test: Split | None, directory: Pat
         console.print(f"test ({test.name}{TASKS[run.task].HOW_SCORED}): {result.text}")
         scores["test"] = result.as_dict()
     text = json.dumps(scores, indent=2) + "\n"
-    write(directory / "scores.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(directory / "scores.json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _handful(examples: Sequence[Any], count: int = 6) -> list[Any]:

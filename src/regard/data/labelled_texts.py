@@ -20,7 +20,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import Literal, NamedTuple
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.data.lines import name_of, read_lines
 from regard.data.pair_rows import is_blank, shown
 from regard.data.splits import Keep
@@ -144,7 +144,7 @@ def read_labelled(
         else:
             lines.append((number, line))
     if not lines:
-        found = f"nothing but {count(blank, 'blank line')}" if blank else "an empty file"
+        found = f"nothing but {counted_noun(blank, 'blank line')}" if blank else "an empty file"
         raise DataError(f"expected lines of TEXT TAB LABEL, or JSON lines, found {found}; check the path", file=name)
     guessed = []
     if is_json(lines[0][1]):
@@ -164,11 +164,11 @@ def read_labelled(
         notes.append(f"{name}: {', '.join(guessed)} (guessed)")
     if longer:
         notes.append(
-            f"{name}: {count(len(longer), 'text')} of more than {max_length} units cut (first: line {longer[0]}); "
-            f"--max-length raises the limit"
+            f"{name}: {counted_noun(len(longer), 'text')} of more than {max_length} units cut "
+            f"(first: line {longer[0]}); --max-length raises the limit"
         )
     if blank:
-        notes.append(f"{name}: {count(blank, 'blank line')} skipped")
+        notes.append(f"{name}: {counted_noun(blank, 'blank line')} skipped")
     return LabelledTexts(examples, units, tuple(columns), name, notes)
 
 
@@ -271,7 +271,7 @@ def _guess_columns(rows: list[list[str]], name: str) -> tuple[str, str]:
         return _LABEL, _TEXT
     raise DataError(
         f"expected a column that repeats a few labels, found {left:,} and {right:,} different values in "
-        f"{count(len(rows), 'line')}; say which is which with --columns text,label or --columns label,text",
+        f"{counted_noun(len(rows), 'line')}; say which is which with --columns text,label or --columns label,text",
         file=name,
     )
 
@@ -344,9 +344,9 @@ def _summary(name: str, examples: Sequence[Labelled]) -> str:
     shown = ", ".join(f"{label} ({labels[label]:,})" for label in sorted(labels)[:6])
     distinct = set(examples)
     several = sum(n > 1 for n in Counter(example.text for example in distinct).values())
-    found = [f"{count(len(labels), 'label')}: {shown}{', ...' if len(labels) > 6 else ''}"]
+    found = [f"{counted_noun(len(labels), 'label')}: {shown}{', ...' if len(labels) > 6 else ''}"]
     if len(distinct) < len(examples):
-        found.append(count(len(examples) - len(distinct), "duplicate"))
+        found.append(counted_noun(len(examples) - len(distinct), "duplicate"))
     if several:
-        found.append(f"{count(several, 'text')} with more than one label")
-    return f"{name}: {count(len(examples), 'text')}; {'; '.join(found)}"
+        found.append(f"{counted_noun(several, 'text')} with more than one label")
+    return f"{name}: {counted_noun(len(examples), 'text')}; {'; '.join(found)}"

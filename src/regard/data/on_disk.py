@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Generic, TypeVar, cast, overload
 
-from regard._files import writing
+from regard._files import disk_errors
 from regard.data.splits import Keep
 from regard.errors import RegardError
 
@@ -49,7 +49,7 @@ class Stored(Sequence[T], Generic[T]):
     @classmethod
     def write(cls, examples: Iterable[T], path: Path) -> Stored[T]:
         """Write examples as they come; `RunError` when the disk is full or the folder cannot be written."""
-        with writing(path):
+        with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             features = Features({_COLUMN: Value("binary")})
             with ArrowWriter(path=str(path), features=features, writer_batch_size=_TOGETHER) as writer:

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from os import PathLike
 from typing import NamedTuple
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.data.lines import name_of, read_lines
 from regard.data.pair_columns import PLAIN, Normal, check_columns, guess_columns, normalize
 from regard.data.splits import Keep
@@ -74,9 +74,9 @@ def read_texts(
 
     rows = keep(filled())
     if not rows:
-        found = f"nothing but {count(blank, 'blank line')}" if blank else "an empty file"
+        found = f"nothing but {counted_noun(blank, 'blank line')}" if blank else "an empty file"
         raise DataError(f"expected lines of {_spelt(columns)}, found {found}; check the path", file=name)
-    notes = [f"{name}: {count(blank, 'blank line')} skipped"] if blank else []
+    notes = [f"{name}: {counted_noun(blank, 'blank line')} skipped"] if blank else []
     return Texts(rows, columns, normal, name, notes, guessed)
 
 
@@ -113,7 +113,7 @@ def _sides(line: str, columns: tuple[str, ...], name: str, number: int) -> tuple
     elif "\r" in line:
         fault, remedy = "lines that end in CR alone", r"convert the file: tr '\r' '\n'"
     elif len(cells) != len(columns):
-        fault = count(tabs, "TAB")
+        fault = counted_noun(tabs, "TAB")
         name_them = "keep two columns (cut -f1,2), or name all of them (--columns source,target,_)"
         remedy = name_them if columns == PLAIN else "correct or delete the line"
     else:

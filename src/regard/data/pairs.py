@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.data.lines import name_of, read_lines
 from regard.data.pair_columns import PLAIN, Normal, feature_units, normalize
 from regard.data.pair_rows import Texts, is_blank, read_texts, shown
@@ -195,7 +195,7 @@ def cut(
         notes.append(f"{texts.name}: {', '.join(guessed)} (guessed)")
     if left_out:
         notes.append(
-            f"{texts.name}: {count(len(left_out), 'pair')} of more than {max_length} units left out "
+            f"{texts.name}: {counted_noun(len(left_out), 'pair')} of more than {max_length} units left out "
             f"(first: line {left_out[0]}); --max-length raises the limit"
         )
     return Pairs(examples, source_units, target_units, texts.name, [*notes, *texts.notes], texts.columns, texts.normal)
@@ -231,10 +231,10 @@ def _summary(name: str, examples: Sequence[Example]) -> str:
     several = int((targets > 1).sum())
     found = []
     if len(distinct) < len(examples):
-        found.append(count(len(examples) - len(distinct), "duplicate"))
+        found.append(counted_noun(len(examples) - len(distinct), "duplicate"))
     if several:
-        found.append(f"{count(several, 'source')} with more than one target")
-    return f"{name}: {count(len(examples), 'pair')}" + ("; " + ", ".join(found) if found else "")
+        found.append(f"{counted_noun(several, 'source')} with more than one target")
+    return f"{name}: {counted_noun(len(examples), 'pair')}" + ("; " + ", ".join(found) if found else "")
 
 
 def vocabularies(pairs: Pairs, *, shared: bool = False) -> tuple[Vocabulary, Vocabulary]:
@@ -278,7 +278,7 @@ def split_source(
     source, _, features = line.partition("\t")
     found = feature_units(features)
     if not source.strip() or not found or "\t" in features:
-        fault = f"{count(line.count(chr(9)), 'TAB')} in {shown(line)}"
+        fault = f"{counted_noun(line.count(chr(9)), 'TAB')} in {shown(line)}"
         raise DataError(
             f"expected SOURCE TAB FEATURES, as the model was trained with features, found {fault}; give both",
             file=name,
@@ -316,7 +316,7 @@ def unseen_notes(pairs: Pairs, source: Vocabulary, target: Vocabulary) -> list[s
     ):
         unseen = sorted({unit for units in sequences for unit in units}.difference(vocabulary.units))
         if unseen:
-            number = count(len(unseen), f"{side} unit")
+            number = counted_noun(len(unseen), f"{side} unit")
             shown = " ".join(map(_visible, unseen[:5])) + (" ..." if len(unseen) > 5 else "")
             notes.append(f"{pairs.name}: {number} that training never saw, {effect}: {shown}")
     return notes

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.errors import ArgumentError, DataError
 
 __all__ = ["Keep", "Split", "split_off"]
@@ -58,7 +58,7 @@ def split_off(
     held = set(sorted(inputs, key=lambda one: _rank(one, seed))[:chosen])
     train = keep(example for example in split.examples if example[0] not in held)
     dev = [example for example in split.examples if example[0] in held]
-    of = count(len(split.examples), "example")
+    of = counted_noun(len(split.examples), "example")
     note = f"{split.name}: {len(dev):,} of {of} set apart to choose the best model (no --dev)"
     # Every reader gives a dataclass; a protocol cannot say so
     return (

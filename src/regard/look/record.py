@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import Mask, Observation, Observe, observed
 from regard.functional.scores import Score
@@ -85,7 +85,7 @@ class Record:
     def __repr__(self) -> str:
         heads = sum(len(layer.heads) for layer in self.layers)
         left_out = f", {self.left_out} attentions left out" * (self.left_out > 0)
-        counts = f"{count(len(self.layers), 'layer')}, {count(heads, 'head')}{left_out}"
+        counts = f"{counted_noun(len(self.layers), 'layer')}, {counted_noun(heads, 'head')}{left_out}"
         return f"<{type(self).__name__}: {counts}; inputs: {', '.join(self.inputs) or 'none'}>"
 
     def __getitem__(self, name: str) -> Layer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.data.batches import pad
 from regard.data.labelled_texts import Labelled, LabelledTexts, TextUnits, read_labelled, split_text
 from regard.data.splits import Keep
@@ -131,7 +131,9 @@ class ClassifyRun(Run):
         if not unseen:
             return []
         shown = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-        return [f"{split.name}: {count(len(unseen), 'label')} that training never saw, they count as errors: {shown}"]
+        return [
+            f"{split.name}: {counted_noun(len(unseen), 'label')} that training never saw, they count as errors: {shown}"
+        ]
 
     def encode(self, examples: Sequence[Labelled]) -> list[Encoded]:
         return [Encoded(*self._spell(text), self._labels.get(label, _UNSEEN)) for text, label in examples]

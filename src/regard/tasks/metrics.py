@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Scores:
     def text(self) -> str:
         """One line."""
         shown = ", ".join(f"{label} {_shown(name, self.values[name])}" for name, label in self.labels.items())
-        return f"{shown} ({count(self.count, self.thing)})"
+        return f"{shown} ({counted_noun(self.count, self.thing)})"
 
     def __str__(self) -> str:
         return self.text
@@ -73,7 +73,7 @@ def table(scores: Scores) -> Table:
     from rich import box
     from rich.table import Table
 
-    found = Table(box=box.SIMPLE_HEAD, title=count(scores.count, scores.thing))
+    found = Table(box=box.SIMPLE_HEAD, title=counted_noun(scores.count, scores.thing))
     found.add_column("metric")
     found.add_column("value", justify="right")
     if scores.intervals:
@@ -175,7 +175,8 @@ def score_tags(
     for i, (output, reference) in enumerate(zip(outputs, references, strict=True)):
         if len(output) != len(reference):
             raise ArgumentError(
-                f"sentence {i}: expected one tag for each of its {count(len(reference), 'word')}, got {len(output)}"
+                f"sentence {i}: expected one tag for each of its {counted_noun(len(reference), 'word')}, "
+                f"got {len(output)}"
             )
     given, due = _ids([tag for tags in outputs for tag in tags], [tag for tags in references for tag in tags])
     lengths = np.array([len(tags) for tags in references])

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard._files import writing
+from regard._files import disk_errors
 from regard.data.pairs import Units
 from regard.errors import RunError
 from regard.models.onnx_graphs import Graph, dtype_of, graphs, largest_error, write_graph
@@ -50,7 +50,7 @@ def export_run(run: Seq2SeqRun, folder: Path) -> Exported:
     _check_free(folder)
     folder = Path(os.path.realpath(folder))
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    with writing(folder):
+    with disk_errors(folder):
         try:
             temporary.mkdir(parents=True)
             exported = _fill(temporary, run)

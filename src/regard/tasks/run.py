@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from regard._files import write, writing
+from regard._files import disk_errors, write_atomically
 from regard._version import __version__
 from regard.errors import RegardError, RunError
 from regard.models.pretrained import plain_weights
@@ -125,11 +125,11 @@ class Run(ABC):
     def save_weights(self, directory: Path) -> None:
         """Replace the weights that are kept by the model's."""
         content = save(plain_weights(self.model))
-        write(directory / "model.safetensors", lambda path: path.write_bytes(content))
+        write_atomically(directory / "model.safetensors", lambda path: path.write_bytes(content))
 
     def create(self, directory: Path) -> None:
         """Make the directory and write all but the weights."""
-        with writing(directory):
+        with disk_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
         for name, text in self.files().items():
             _write(directory / name, text)
@@ -186,7 +186,7 @@ def _windows(inputs: Iterator[Input]) -> Iterator[list[Input]]:
 
 
 def _write(path: Path, text: str) -> None:
-    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def _read(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import torch
 
 from regard._symbols import EOS
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.data import conllu
 from regard.data.batches import pad
 from regard.data.lines import name_of
@@ -75,7 +75,11 @@ def read_tagged(path: str | PathLike[str], column: str = "upos", keep: Keep = li
         raise DataError("expected words, CoNLL-U or WORD TAB TAG, found none; check the path", file=name)
     if tags.keys() == {"_"}:
         raise DataError(f"expected tags in the column {column}, found _ for every word; choose another one", file=name)
-    sizes = [count(len(examples), "sentence"), count(tags.total(), "word"), count(len(tags), "tag")]
+    sizes = [
+        counted_noun(len(examples), "sentence"),
+        counted_noun(tags.total(), "word"),
+        counted_noun(len(tags), "tag"),
+    ]
     return Tagged(examples, name, [f"{name}: {', '.join(sizes)} ({column})"])
 
 
@@ -164,7 +168,9 @@ class TagRun(Run):
         if not unseen:
             return []
         shown = " ".join(unseen[:5]) + (" ..." if len(unseen) > 5 else "")
-        return [f"{split.name}: {count(len(unseen), 'tag')} that training never saw, they count as errors: {shown}"]
+        return [
+            f"{split.name}: {counted_noun(len(unseen), 'tag')} that training never saw, they count as errors: {shown}"
+        ]
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         """A sentence that is longer than are tagged together becomes several."""

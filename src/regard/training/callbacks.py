@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard._files import write, writing
+from regard._files import disk_errors, write_atomically
 from regard.tasks.metrics import Scores
 from regard.training import processes
 
@@ -172,7 +172,7 @@ class Best(Callback):
 
     def _write(self, row: dict[str, Any]) -> None:
         new = not self._log.exists()
-        with writing(self._log), self._log.open("a", encoding="utf-8", newline="") as stream:
+        with disk_errors(self._log), self._log.open("a", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, row)
             if new:
                 writer.writeheader()
@@ -204,7 +204,7 @@ class Resume(Callback):
         if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             return
         if trainer.is_global_zero:
-            write(self._path, trainer.save_checkpoint)
+            write_atomically(self._path, trainer.save_checkpoint)
         else:  # it adds what is its own, and writes nothing
             trainer.save_checkpoint(self._path)
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard._wording import count
+from regard._wording import counted_noun
 from regard.cli.messages import counted, note
 from regard.errors import ArgumentError
 
@@ -105,9 +105,9 @@ def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
             score = [f"{answer.probabilities[answer.label]:.4f}"] if options["scores"] and answer.label else []
             print("\t".join([answer.label, *score]))
     if unseen:
-        note(f"{count(unseen, 'unit')} that training never saw, read by their letters alone")
+        note(f"{counted_noun(unseen, 'unit')} that training never saw, read by their letters alone")
     if cut:
-        note(f"{count(cut, 'text')} cut to the {run.max_length} units that the model takes")
+        note(f"{counted_noun(cut, 'text')} cut to the {run.max_length} units that the model takes")
 
 
 def look(run: ClassifyRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from regard._files import write
+from regard._files import write_atomically
 from regard.errors import ArgumentError
 from regard.look.page.encoding import packed
 from regard.look.page.tokens import texts
@@ -74,7 +74,7 @@ def report(
     """
     path = Path(out)
     content = _written(page(record, tokenizer=tokenizer, tokens=tokens, title=title))
-    write(path, lambda temporary: temporary.write_text(content, "utf-8"))
+    write_atomically(path, lambda temporary: temporary.write_text(content, "utf-8"))
     return path
 
 
