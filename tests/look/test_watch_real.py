@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,7 +109,8 @@ def test_smollm2_on_4096_tokens_in_little_more_memory_than_unwatched() -> None:
     folder_of(SMOLLM2)
     pytest.importorskip("gguf", reason="gguf, by which transformers reads this model, is not installed")
     # By itself glibc keeps what is freed in pieces of some megabytes, more or less of it from run to run
-    settings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20), "PYTHONPATH": os.pathsep.join(sys.path)}
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    settings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20), "PYTHONPATH": path}
     ended = subprocess.run([sys.executable, "-c", MEMORY], env=settings, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     more = float(ended.stdout)  # the weights alone would be 18 GB
