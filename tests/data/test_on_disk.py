@@ -20,9 +20,10 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
 from commands import Command, spelt
-from regard.data import on_disk as stored
+from regard.data import on_disk
 from regard.data.batches import Encoded
-from regard.data.on_disk import Stored, shelf
+from regard.data.on_disk import DiskSequence, disk_store
+from regard.data.storage import store
 from regard.errors import DataError, RunError
 from regard.training import trainer
 from small_runs import full_disk
@@ -39,7 +40,7 @@ LITTLE = """
 import random, sys
 from pathlib import Path
 from regard.data.batches import Encoded
-from regard.data.on_disk import Stored
+from regard.data.on_disk import DiskSequence
 
 def held():
     with open("/proc/self/status") as status:
@@ -52,11 +53,11 @@ def made(n):
         yield Encoded(tuple(range(1000 + i % 7, 1031 + i % 7)), (i, 2, 3))
 
 most, folder = [], Path(sys.argv[1])
-warm = Stored.write(made(5000), folder / "warm.arrow")
+warm = DiskSequence.write(made(5000), folder / "warm.arrow")
 list(warm), warm.__getitems__([3, 1])
 most = [before := held()]
-data = Stored.write(made(150_000), folder / "data.arrow")
-data = Stored.write((example._replace(target=(1,)) for example in data), folder / "more.arrow")
+data = DiskSequence.write(made(150_000), folder / "data.arrow")
+data = DiskSequence.write((example._replace(target=(1,)) for example in data), folder / "more.arrow")
 assert sum(len(example.source) for example in data) == 31 * 150_000
 for _ in range(200):
     data.__getitems__(random.choices(range(len(data)), k=40))
@@ -68,8 +69,8 @@ print(max(most) - before)
 @given(examples)
 def test_it_is_the_list_that_was_written(tmp_path_factory: pytest.TempPathFactory, examples: list[tuple]) -> None:
     path = tmp_path_factory.mktemp("stored") / "examples.arrow"
-    data = Stored.write(iter(examples), path)
-    again = Stored(path)
+    data = DiskSequence.write(iter(examples), path)
+    again = DiskSequence(path)
     assert list(data) == list(again) == examples
     assert len(again) == len(examples)
     assert again[2:11:3] == examples[2:11:3]
@@ -80,21 +81,21 @@ def test_it_is_the_list_that_was_written(tmp_path_factory: pytest.TempPathFactor
         again[len(examples)]
 
 
-def test_a_shelf_takes_many_and_is_gone_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "_TOGETHER", 5)
-    with contextlib.suppress(RunError), shelf(tmp_path / "run" / "shelf") as keep:
+def test_a_disk_store_takes_many_and_is_gone_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_disk, "_CHUNK", 5)
+    with contextlib.suppress(RunError), disk_store(tmp_path / "run" / "examples"):
         for n in (0, 4, 5, 6, 13):
-            data = keep(range(n))
-            squares = keep(number**2 for number in data)
+            data = store(range(n))
+            squares = store(number**2 for number in data)
             assert list(data) == data[:] == list(range(n))
             assert list(squares) == [number**2 for number in range(n)]
-        assert len(list((tmp_path / "run" / "shelf").iterdir())) == 10
+        assert len(list((tmp_path / "run" / "examples").iterdir())) == 10
         raise RunError("amid it all")
     assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_data_loader_takes_it(tmp_path: Path) -> None:
-    data = Stored.write((Encoded((i,), (i, i)) for i in range(7)), tmp_path / "seven.arrow")
+    data = DiskSequence.write((Encoded((i,), (i, i)) for i in range(7)), tmp_path / "seven.arrow")
     batches = list(DataLoader(data, batch_sampler=[[6, 2], [], [0]], collate_fn=list))
     assert batches == [[Encoded((6,), (6, 6)), Encoded((2,), (2, 2))], [], [Encoded((0,), (0, 0))]]
     assert type(batches[0][0]) is Encoded
@@ -112,7 +113,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     with full_disk(4096), pytest.raises(RunError, match=r"cannot write .*more\.arrow .*free some space"):
-        Stored.write((random.randbytes(100) for _ in range(5000)), tmp_path / "more.arrow")
+        DiskSequence.write((random.randbytes(100) for _ in range(5000)), tmp_path / "more.arrow")
 
 
 def test_a_fault_in_the_data_passes_through(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_a_fault_in_the_data_passes_through(tmp_path: Path) -> None:
         raise DataError("expected one TAB, found none", file="words.tsv", line=2)
 
     with pytest.raises(DataError, match=r"^words\.tsv:2: expected one TAB"):
-        Stored.write(faulty(), tmp_path / "half.arrow")
+        DiskSequence.write(faulty(), tmp_path / "half.arrow")
     assert pickle.loads(pickle.dumps(DataError("no", file="a", line=3))).line == 3
 
 
@@ -143,7 +144,7 @@ def test_a_model_is_the_same_whether_its_data_were_on_disk_or_in_memory(
     text, options = DATA[kind]
     monkeypatch.chdir(tmp_path)
     Path("data.tsv").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(stored, "_TOGETHER", 7)
+    monkeypatch.setattr(on_disk, "_CHUNK", 7)
     monkeypatch.setattr(trainer, "_TOGETHER", 11)
     said = {}
     for out, where in (("memory", []), ("disk", ["--on-disk"])):

@@ -20,7 +20,7 @@ from regard.errors import RunError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.data.splits import Keep, Split
+    from regard.data.splits import Split
     from regard.tasks.run import Run
     from regard.training.lightning_module import Recipe
 
@@ -39,14 +39,14 @@ def begin(task: str, options: dict[str, Any], recipe: Recipe, console: Console) 
 
     facts = {name: options[name] for name in ("data", "dev", "test", "stress")}
     directory = from_first(lambda: _new(options["out"] or _free(Path("runs") / _stem(facts["data"]))))
-    with _kept(options["on_disk"], facts["data"], directory, console) as keep:
-        parts = _parts(facts, lambda path: TASKS[task].read(path, {**options, "keep": keep}), keep)
+    with _examples_stored(options["on_disk"], facts["data"], directory, console):
+        parts = _parts(facts, lambda path: TASKS[task].read(path, options))
         run = TASKS[task].new(parts[0], options)  # which knows nothing of what is set apart
         splits = _splits(run, parts, facts, console)
         located = {name: _absolute(facts[name]) for name in ("data", "dev", "test")}
         remember(run, splits[0].examples, recipe, {**facts, **located, "on_disk": options["on_disk"]})
         from_first(lambda: run.create(directory))
-        _fit(run, splits, recipe, directory, keep, console, again=False)
+        _fit(run, splits, recipe, directory, console, again=False)
 
 
 def _new(directory: Path) -> Path:
@@ -73,35 +73,35 @@ def resume(directory: Path, console: Console) -> None:
         facts, recipe = {name: run.training[name] for name in _FACTS}, Recipe(**run.training["recipe"])
     except (KeyError, TypeError) as error:
         raise RunError(f"{directory}: config.json does not tell how it was trained (no {error}); train anew") from error
-    with _kept(run.training.get("on_disk", False), facts["data"], directory, console) as keep:
-        splits = _splits(run, _parts(facts, lambda path: run.read(path, keep), keep), facts, console)
+    with _examples_stored(run.training.get("on_disk", False), facts["data"], directory, console):
+        splits = _splits(run, _parts(facts, run.read), facts, console)
         if not are_examples_of(run, splits[0].examples):
             raise RunError(
                 f"{directory}: the training data are not those that training began with; restore them, or train anew"
             )
-        _fit(run, splits, recipe, directory, keep, console, again=True)
+        _fit(run, splits, recipe, directory, console, again=True)
 
 
 @contextmanager
-def _kept(on_disk: bool, data: str | None, directory: Path, console: Console) -> Iterator[Keep]:
-    """Where the examples to train on are kept meanwhile: in memory, or in the run directory where they are many."""
+def _examples_stored(on_disk: bool, data: str | None, directory: Path, console: Console) -> Iterator[None]:
+    """Within, store examples in memory, or, if there are many, in a folder of the run directory."""
     large = data is not None and os.path.isfile(data) and os.path.getsize(data) > _LARGE
     if not on_disk and not large:
-        yield list
+        yield
         return
-    from regard.data.on_disk import shelf
+    from regard.data.on_disk import disk_store
     from regard.training.processes import rank
 
     console.print(f"examples are kept in {directory} while it trains{'' if on_disk else f': {data} is large'}")
     try:
-        with shelf(directory / f"examples-{rank()}") as keep:
-            yield keep
+        with disk_store(directory / f"examples-{rank()}"):
+            yield
     finally:
         if directory.exists() and not any(directory.iterdir()):  # the data had a fault: there is no run
             directory.rmdir()
 
 
-def _parts(facts: dict[str, Any], read: Callable[[str], Split], keep: Keep) -> _Parts:
+def _parts(facts: dict[str, Any], read: Callable[[str], Split]) -> _Parts:
     """Training, dev and test examples, as far as these come with the data to train on."""
     from regard.data import cmudict
     from regard.data.splits import split_off
@@ -109,7 +109,7 @@ def _parts(facts: dict[str, Any], read: Callable[[str], Split], keep: Keep) -> _
     if facts["data"] is None:
         return cmudict.load(stress=facts["stress"])
     train = read(facts["data"])
-    return (train, None, None) if facts["dev"] else (*split_off(train, keep=keep), None)
+    return (train, None, None) if facts["dev"] else (*split_off(train), None)
 
 
 def _splits(run: Run, parts: _Parts, facts: dict[str, Any], console: Console) -> _Splits:
@@ -122,9 +122,7 @@ def _splits(run: Run, parts: _Parts, facts: dict[str, Any], console: Console) ->
     return splits
 
 
-def _fit(
-    run: Run, splits: _Splits, recipe: Recipe, directory: Path, keep: Keep, console: Console, *, again: bool
-) -> None:
+def _fit(run: Run, splits: _Splits, recipe: Recipe, directory: Path, console: Console, *, again: bool) -> None:
     from regard.training.processes import rank
     from regard.training.trainer import fit
 
@@ -139,7 +137,7 @@ def _fit(
         f"{parameters / 1e6:.2f} M parameters, {task.about(run)}"
     )
     try:
-        outcome = fit(run, train.examples, dev.examples, recipe, directory, console=console, resume=again, keep=keep)
+        outcome = fit(run, train.examples, dev.examples, recipe, directory, console=console, resume=again)
     except KeyboardInterrupt:  # a second signal
         raise Interrupted from None
     console.print(f"best model in {directory}: dev {outcome.dev.text}")

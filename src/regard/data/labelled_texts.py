@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 from regard._wording import counted_noun
 from regard.data.lines import name_of, read_lines
 from regard.data.pair_rows import is_blank, shown
-from regard.data.splits import Keep
+from regard.data.storage import store
 from regard.errors import ArgumentError, DataError
 
 __all__ = [
@@ -117,14 +117,13 @@ def read_labelled(
     units: TextUnits | None = None,
     *,
     max_length: int = 400,
-    keep: Keep = list,
 ) -> LabelledTexts:
     """Read a file of texts with labels; columns and units that are ``None`` are guessed, and a note says so.
 
     ``columns`` name what stands between the TABs, ``text`` and ``label`` among them, others being skipped; of JSON
     lines they are the keys of the text and of the label. Left out, the label is the column of two that repeats a few
     values. Blank lines are skipped, texts of more than ``max_length`` units cut, duplicates and contradictions kept;
-    the notes count them all. ``keep`` takes the examples as they come. Raises ``DataError`` with file, line and remedy
+    the notes count them all. Raises ``DataError`` with file, line and remedy
     for a line with other columns, for a text or a label that is empty, when the columns cannot be guessed, and when
     there is no text.
 
@@ -158,7 +157,7 @@ def read_labelled(
         units = guess_text_units(text for _, text, _ in rows)
         guessed.append(f"text in {units}")
     longer: list[int] = []
-    examples = keep(_examples(rows, units, max_length, name, longer))
+    examples = store(_examples(rows, units, max_length, name, longer))
     notes = [_summary(name, examples)]
     if guessed:
         notes.append(f"{name}: {', '.join(guessed)} (guessed)")

@@ -1,4 +1,4 @@
-"""Examples on disk, for data that memory has no room for: written once, then read as if they were a list."""
+"""Examples on disk, for data that do not fit in memory: written once, then read like a list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, cast, overload
 
 from regard._files import disk_errors
-from regard.data.splits import Keep
+from regard.data.storage import stored_by
 from regard.errors import RegardError
 
 try:
@@ -22,23 +22,23 @@ except ModuleNotFoundError as error:
         f"data on disk needs {error.name}, which is not installed: pip install 'regard[large]'"
     ) from error
 
-__all__ = ["Stored", "shelf"]
+__all__ = ["DiskSequence", "disk_store"]
 
 T = TypeVar("T")
 
-_TOGETHER = 1000  # examples that are written, and read in turn, at once
+_CHUNK = 1000  # examples that are written, or read in turn, at once
 _COLUMN = "example"
 
 
-class Stored(Sequence[T], Generic[T]):
-    """Examples in a file of Arrow records, mapped into memory: the operating system holds of it what it has room for.
+class DiskSequence(Sequence[T], Generic[T]):
+    """A sequence in a file of Arrow records that is mapped into memory, of which the operating system caches parts.
 
-    Each example comes back equal to what it was, whatever Python object it is. The file is for the process that wrote
-    it, and for others of the same training, as it trusts what it holds.
+    Each item equals the one that was written, whatever Python object it is. Items are pickled, and unpickled without
+    a check: read only files that this process, or another of the same training, has written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     words = Stored.write(iter(["ab", "cde", "f"]), Path(folder) / "words.arrow")
+    ...     words = DiskSequence.write(iter(["ab", "cde", "f"]), Path(folder) / "words.arrow")
     ...     len(words), words[1], words[1:], list(words)
     (3, 'cde', ['cde', 'f'], ['ab', 'cde', 'f'])
     """
@@ -47,14 +47,14 @@ class Stored(Sequence[T], Generic[T]):
         self._rows = Dataset.from_file(str(path))
 
     @classmethod
-    def write(cls, examples: Iterable[T], path: Path) -> Stored[T]:
-        """Write examples as they come; `RunError` when the disk is full or the folder cannot be written."""
+    def write(cls, items: Iterable[T], path: Path) -> DiskSequence[T]:
+        """Write items one by one; `RunError` when the disk is full or the folder cannot be written."""
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             features = Features({_COLUMN: Value("binary")})
-            with ArrowWriter(path=str(path), features=features, writer_batch_size=_TOGETHER) as writer:
-                for example in examples:
-                    writer.write({_COLUMN: pickle.dumps(example)})
+            with ArrowWriter(path=str(path), features=features, writer_batch_size=_CHUNK) as writer:
+                for item in items:
+                    writer.write({_COLUMN: pickle.dumps(item)})
                 writer.finalize()
         return cls(path)
 
@@ -71,30 +71,32 @@ class Stored(Sequence[T], Generic[T]):
         return cast(T, pickle.loads(self._rows[index][_COLUMN]))
 
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
-        """Several examples at once; a ``DataLoader`` asks for a batch in this way."""
+        """Return several items at once, as a ``DataLoader`` asks for a batch."""
         return [pickle.loads(row) for row in self._rows[indices][_COLUMN]]
 
     def __iter__(self) -> Iterator[T]:
-        for start in range(0, len(self), _TOGETHER):
-            yield from self[start : start + _TOGETHER]
+        for start in range(0, len(self), _CHUNK):
+            yield from self[start : start + _CHUNK]
 
 
 @contextmanager
-def shelf(folder: Path) -> Iterator[Keep]:
-    """A place to keep examples in, each time in another file of a folder, which is removed at the end.
+def disk_store(folder: Path) -> Iterator[None]:
+    """Within, store examples in files of ``folder``, one for each call of `store`; remove the folder at the end.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as made, shelf(Path(made) / "data") as keep:
-    ...     squares = keep(n * n for n in range(4))
-    ...     squares[2], list(keep(n + 1 for n in squares))
+    >>> from regard.data.storage import store
+    >>> with tempfile.TemporaryDirectory() as made, disk_store(Path(made) / "data"):
+    ...     squares = store(n * n for n in range(4))
+    ...     squares[2], list(store(n + 1 for n in squares))
     (4, [1, 2, 5, 10])
     """
     numbers = count()
 
-    def keep(examples: Iterable[T], /) -> Stored[T]:
-        return Stored.write(examples, folder / f"{next(numbers)}.arrow")
+    def write(examples: Iterable[T], /) -> DiskSequence[T]:
+        return DiskSequence.write(examples, folder / f"{next(numbers)}.arrow")
 
     try:
-        yield keep
+        with stored_by(write):
+            yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from regard._wording import counted_noun
 from regard.data.lines import name_of, read_lines
 from regard.data.pair_columns import PLAIN, Normal, check_columns, guess_columns, normalize
-from regard.data.splits import Keep
+from regard.data.storage import store
 from regard.errors import DataError
 
 __all__ = ["Row", "Texts", "is_blank", "read_texts", "shown"]
@@ -45,12 +45,11 @@ def read_texts(
     *,
     columns: Sequence[str] | None = None,
     normal: Normal = "none",
-    keep: Keep = list,
 ) -> Texts:
     """Read a file of pairs: source TAB target, or the ``columns`` named, in a normal form of Unicode.
 
     Without names three columns are taken where one of them looks like features (see `guess_columns`), and a note says
-    so. Blank lines are skipped, and counted in a note; ``keep`` takes the others as they come. Raises ``DataError``
+    so. Blank lines are skipped, and counted in a note. Raises ``DataError``
     with file, line and remedy for a line with other columns, for an empty one, for bytes that are not UTF-8, and when
     there are no pairs.
     """
@@ -72,7 +71,7 @@ def read_texts(
             else:
                 yield Row(number, *_sides(line, columns, name, number))
 
-    rows = keep(filled())
+    rows = store(filled())
     if not rows:
         found = f"nothing but {counted_noun(blank, 'blank line')}" if blank else "an empty file"
         raise DataError(f"expected lines of {_spelt(columns)}, found {found}; check the path", file=name)

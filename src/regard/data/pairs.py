@@ -15,7 +15,7 @@ from regard._wording import counted_noun
 from regard.data.lines import name_of, read_lines
 from regard.data.pair_columns import PLAIN, Normal, feature_units, normalize
 from regard.data.pair_rows import Texts, is_blank, read_texts, shown
-from regard.data.splits import Keep
+from regard.data.storage import store
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ArgumentError, DataError
 
@@ -150,11 +150,10 @@ def read_pairs(
     columns: Sequence[str] | None = None,
     normal: Normal = "none",
     max_length: int = 200,
-    keep: Keep = list,
 ) -> Pairs:
     """Read a file of pairs and cut it into units: `read_texts`, then `cut`."""
-    texts = read_texts(path, columns=columns, normal=normal, keep=keep)
-    return cut(texts, source_units, target_units, max_length=max_length, keep=keep)
+    texts = read_texts(path, columns=columns, normal=normal)
+    return cut(texts, source_units, target_units, max_length=max_length)
 
 
 def cut(
@@ -163,14 +162,12 @@ def cut(
     target_units: Units | Subwords | None = None,
     *,
     max_length: int = 200,
-    keep: Keep = list,
 ) -> Pairs:
     """Cut texts into units; those that are ``None`` are guessed, and a note says so.
 
     Pairs with a side of more than ``max_length`` units are left out, duplicates and sources with several targets kept;
-    the notes count them all. Features are units of the source, before the others. ``keep`` takes the examples as they
-    come. Raises ``DataError`` with file, line and remedy for a side that holds nothing but separators, and when no
-    pair is left.
+    the notes count them all. Features are units of the source, before the others. Raises ``DataError``
+    with file, line and remedy for a side that holds nothing but separators, and when no pair is left.
     """
     if max_length < 1:
         raise ArgumentError(f"expected max_length of at least 1, got {max_length}")
@@ -182,7 +179,7 @@ def cut(
         target_units = guess_units(row.target for row in texts.rows)
         guessed.append(f"target in {target_units}")
     left_out: list[int] = []
-    examples = keep(_cut(texts, source_units, target_units, max_length, left_out))
+    examples = store(_cut(texts, source_units, target_units, max_length, left_out))
     if not examples:
         raise DataError(
             f"expected pairs of at most {max_length} units a side, found none ({len(left_out):,} longer); "

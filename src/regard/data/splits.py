@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from regard._wording import counted_noun
+from regard.data.storage import store
 from regard.errors import ArgumentError, DataError
 
-__all__ = ["Keep", "Split", "split_off"]
-
-T = TypeVar("T")
-
-
-class Keep(Protocol):
-    """Where examples are kept as they come: in a ``list``, or on a shelf (`regard.data.on_disk`)."""
-
-    def __call__(self, examples: Iterable[T], /) -> Sequence[T]: ...
+__all__ = ["Split", "split_off"]
 
 
 class Split(Protocol):
@@ -38,12 +31,12 @@ AnySplit = TypeVar("AnySplit", bound=Split)
 
 
 def split_off(
-    split: AnySplit, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0, keep: Keep = list
+    split: AnySplit, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0
 ) -> tuple[AnySplit, AnySplit]:
     """Set apart a part of the inputs, at most ``at_most``, to choose the best model by: ``(train, dev)``.
 
     All examples of one input stay on one side. Which inputs go depends on the seed and on the inputs, not on their
-    order in the file. ``keep`` takes the examples to train on. Raises ``DataError`` when there are not two inputs.
+    order in the file. Raises ``DataError`` when there are not two inputs.
     """
     if not 0 < fraction < 1 or at_most < 1:
         raise ArgumentError(f"expected a fraction between 0 and 1 and at_most >= 1, got {fraction} and {at_most}")
@@ -56,7 +49,7 @@ def split_off(
         )
     chosen = min(at_most, len(inputs) - 1, max(1, round(fraction * len(inputs))))
     held = set(sorted(inputs, key=lambda one: _rank(one, seed))[:chosen])
-    train = keep(example for example in split.examples if example[0] not in held)
+    train = store(example for example in split.examples if example[0] not in held)
     dev = [example for example in split.examples if example[0] in held]
     of = counted_noun(len(split.examples), "example")
     note = f"{split.name}: {len(dev):,} of {of} set apart to choose the best model (no --dev)"

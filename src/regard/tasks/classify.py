@@ -13,7 +13,6 @@ import torch
 from regard._wording import counted_noun
 from regard.data.batches import pad
 from regard.data.labelled_texts import Labelled, LabelledTexts, TextUnits, read_labelled, split_text
-from regard.data.splits import Keep
 from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError, RunError
 from regard.functional import Observe
@@ -122,8 +121,8 @@ class ClassifyRun(Run):
         columns = tuple(map(str, config["columns"]))
         return cls(model, words, labels.units, units, columns, max_length, dict(config["training"]))
 
-    def read(self, path: str, keep: Keep = list) -> LabelledTexts:
-        return read_labelled(path, self.columns, self.units, max_length=self.max_length, keep=keep)
+    def read(self, path: str) -> LabelledTexts:
+        return read_labelled(path, self.columns, self.units, max_length=self.max_length)
 
     def unseen(self, split: LabelledTexts) -> list[str]:  # type: ignore[override]  # it gets what it has read
         """One line on the labels that training never saw, if there are any."""

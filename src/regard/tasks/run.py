@@ -27,7 +27,7 @@ from regard.models.pretrained import plain_weights
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.data.splits import Keep, Split
+    from regard.data.splits import Split
     from regard.tasks.metrics import Scores
 
 __all__ = ["FORMAT", "Run", "in_windows", "read_config"]
@@ -64,8 +64,8 @@ class Run(ABC):
         """A run with a new model, by the entries of config.json; ``read`` gives the text of a file by its name."""
 
     @abstractmethod
-    def read(self, path: str, keep: Keep = list) -> Split:
-        """The examples of a file, read as those of training were, and what is to be said; ``keep`` takes them."""
+    def read(self, path: str) -> Split:
+        """The examples of a file, read as those of training were, and what is to be said."""
 
     @abstractmethod
     def unseen(self, split: Split) -> list[str]:

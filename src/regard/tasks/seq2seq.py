@@ -13,7 +13,6 @@ from regard._symbols import PAD
 from regard.data.batches import Batch, Encoded, collate, encode, pad
 from regard.data.pair_columns import PLAIN, Normal, check_columns, compose
 from regard.data.pairs import Example, Pairs, Units, read_pairs, split_source, unseen_notes, vocabularies
-from regard.data.splits import Keep
 from regard.data.vocabulary import Vocabulary
 from regard.errors import RunError
 from regard.models import CONFIGS, Config, Seq2Seq, TransformerConfig, beam_search
@@ -140,7 +139,7 @@ class Seq2SeqRun(Run):
             raise RunError("the vocabularies do not have the sizes that config.json names")
         return run
 
-    def read(self, path: str, keep: Keep = list) -> Pairs:
+    def read(self, path: str) -> Pairs:
         return read_pairs(
             path,
             self.source_units,
@@ -148,7 +147,6 @@ class Seq2SeqRun(Run):
             columns=self.columns,
             normal=self.normal,
             max_length=self.max_length,
-            keep=keep,
         )
 
     def unseen(self, split: Pairs) -> list[str]:  # type: ignore[override]  # it gets what it has read

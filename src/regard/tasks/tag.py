@@ -16,7 +16,7 @@ from regard._wording import counted_noun
 from regard.data import conllu
 from regard.data.batches import pad
 from regard.data.lines import name_of
-from regard.data.splits import Keep
+from regard.data.storage import store
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ArgumentError, DataError, RunError
 from regard.functional import Observe
@@ -53,10 +53,10 @@ class Tagged:
     notes: list[str] = field(default_factory=list)
 
 
-def read_tagged(path: str | PathLike[str], column: str = "upos", keep: Keep = list) -> Tagged:
+def read_tagged(path: str | PathLike[str], column: str = "upos") -> Tagged:
     """Read the tagged sentences of a file in one of the formats of `regard.data.conllu`, without its other columns.
 
-    ``keep`` takes them as they come. Raises ``DataError`` with file and line for a word without a tag, and when there
+    Raises ``DataError`` with file and line for a word without a tag, and when there
     is no word, or no tag in the column; ``ArgumentError`` when there can be no such column.
     """
     conllu.check_column(column)
@@ -70,7 +70,7 @@ def read_tagged(path: str | PathLike[str], column: str = "upos", keep: Keep = li
                 tags.update(example.tags)
                 yield example
 
-    examples = keep(found())
+    examples = store(found())
     if not examples:
         raise DataError("expected words, CoNLL-U or WORD TAB TAG, found none; check the path", file=name)
     if tags.keys() == {"_"}:
@@ -159,8 +159,8 @@ class TagRun(Run):
         conllu.check_column(config["column"])
         return cls(model, words, characters, labels, config["column"], dict(config["training"]))
 
-    def read(self, path: str, keep: Keep = list) -> Tagged:
-        return read_tagged(path, self.column, keep)
+    def read(self, path: str) -> Tagged:
+        return read_tagged(path, self.column)
 
     def unseen(self, split: Tagged) -> list[str]:  # type: ignore[override]  # it gets what it has read
         """One line on the tags that training never saw, if there are any."""

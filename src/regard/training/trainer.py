@@ -18,7 +18,7 @@ from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from regard.data.batches import TokenBudgetSampler
-from regard.data.splits import Keep
+from regard.data.storage import store
 from regard.errors import RunError
 from regard.tasks.metrics import Scores
 from regard.tasks.run import Run
@@ -62,7 +62,6 @@ def fit(
     *,
     console: Console,
     resume: bool = False,
-    keep: Keep = list,
 ) -> Outcome:
     """Train ``run.model`` and keep the best weights in ``directory``; afterwards ``run.model`` has them.
 
@@ -71,11 +70,10 @@ def fit(
     ``epochs``, as minutes differ).
 
     Several processes that have `joined` train one model together: each sees its share of every batch, and they go on
-    with the gradient of the whole. The first one scores, says and writes; all must see ``directory``. ``keep`` takes
-    what the model reads of the examples, their ids.
+    with the gradient of the whole. The first one scores, says and writes; all must see ``directory``.
     """
     parts = (train[start : start + _TOGETHER] for start in range(0, len(train), _TOGETHER))
-    encoded = keep(one for part in parts for one in run.encode(part))
+    encoded = store(one for part in parts for one in run.encode(part))
     share = processes.rank(), processes.count()
     sampler = TokenBudgetSampler(*run.lengths(encoded), tokens=recipe.batch_tokens, seed=recipe.seed, share=share)
     pace = Pace(recipe.minutes, (recipe.epochs or 0) * len(sampler))

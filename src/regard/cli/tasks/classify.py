@@ -49,7 +49,7 @@ def read(path: str, options: dict[str, Any]) -> LabelledTexts:
     if units not in (None, "words", "chars"):
         raise ArgumentError(f"--units: expected words or chars to classify, got {units!r}")
     names = None if columns is None else columns.split(",")
-    return read_labelled(path, names, units, max_length=options["max_length"], keep=options["keep"])
+    return read_labelled(path, names, units, max_length=options["max_length"])
 
 
 def new(texts: LabelledTexts, options: dict[str, Any]) -> ClassifyRun:

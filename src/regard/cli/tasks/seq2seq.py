@@ -69,10 +69,10 @@ def read(path: str, options: dict[str, Any]) -> Pairs:
     from regard.data.pairs import cut, learn_units
 
     columns = None if options["columns"] is None else options["columns"].split(",")
-    texts = read_texts(path, columns=columns, normal=options["normalize"], keep=options["keep"])
+    texts = read_texts(path, columns=columns, normal=options["normalize"])
     names = [options["source_units"] or options["units"], options["target_units"] or options["units"]]
     units = learn_units(texts, *names, size=options["subwords"], shared=options["shared"])
-    return cut(texts, *units, max_length=options["max_length"], keep=options["keep"])
+    return cut(texts, *units, max_length=options["max_length"])
 
 
 def new(pairs: Pairs, options: dict[str, Any]) -> Seq2SeqRun:

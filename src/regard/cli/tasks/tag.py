@@ -43,7 +43,7 @@ def read(path: str, options: dict[str, Any]) -> Tagged:
     """Sentences to train on."""
     from regard.tasks.tag import read_tagged
 
-    return read_tagged(path, options["tag"], options["keep"])
+    return read_tagged(path, options["tag"])
 
 
 def new(sentences: Tagged, options: dict[str, Any]) -> TagRun:
