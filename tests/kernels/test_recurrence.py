@@ -13,7 +13,7 @@ from regard._kernels.cpu import recurrence as fused
 from regard._kernels.cpu.additive import Masked
 from regard._symbols import BOS
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
-from regard.nn._recurrent import fusible, read
+from regard.nn._recurrent import fusible, run_bidirectional
 
 LAYERS = {"gru": nn.GRU, "lstm": nn.LSTM}
 CELLS = {"gru": fused.GRU, "lstm": fused.LSTM, "lstm, output first": fused.LSTM_OUTPUT_FIRST}
@@ -62,7 +62,7 @@ def test_layers_read_as_torch_reads_packed_sequences(
     layers = LAYERS[kind](11, size, count, batch_first=True, bidirectional=True).to(dtype)
     rows, lengths = torch.randn(batch, longest, 11, dtype=dtype), drawn_lengths(data, batch, longest)
     inputs = [rows.requires_grad_(), *layers.parameters()]
-    found, expected = read(layers, rows, lengths), packed(layers, rows, lengths)
+    found, expected = run_bidirectional(layers, rows, lengths), packed(layers, rows, lengths)
     assert_same(found, expected, dtype)
     assert_same(gradients(found, inputs), gradients(expected, inputs), dtype)
 
@@ -93,7 +93,7 @@ def test_a_decoder_computes_what_its_plain_loop_computes(
     embedded = model.target_embedding(target).detach().requires_grad_()
     assert model._fuses(embedded)
     inputs = [embedded, states, made, last, *model.parameters()]
-    found, expected = model._fused(embedded, memory), model._loop(embedded, memory)
+    found, expected = (model._run(embedded, memory, fused=fused) for fused in (True, False))
     assert (found[1] is None) == (expected[1] is None) == (not feeding)
     found, expected = ([x for x in pair if x is not None] for pair in (found, expected))
     assert_same(found, expected, dtype)
@@ -153,7 +153,7 @@ def test_what_lies_behind_a_row_has_no_influence(kind: str) -> None:
     rows, lengths = torch.randn(3, 7, 3), torch.tensor([4, 7, 1])
     spoiled = rows.masked_fill(torch.arange(7)[:, None] >= lengths[:, None, None], torch.nan).requires_grad_()
     rows.requires_grad_()
-    found, expected = read(layers, spoiled, lengths), read(layers, rows, lengths)
+    found, expected = run_bidirectional(layers, spoiled, lengths), run_bidirectional(layers, rows, lengths)
     assert all(map(torch.equal, found, expected))
     weights = list(layers.parameters())
     assert all(map(torch.equal, gradients(found, [spoiled, *weights]), gradients(expected, [rows, *weights])))
@@ -164,7 +164,7 @@ def test_large_numbers_saturate(kind: str) -> None:
     torch.manual_seed(0)
     layers = LAYERS[kind](3, 5, batch_first=True, bidirectional=True)
     rows, lengths = 1e4 * torch.randn(2, 4, 3), torch.tensor([4, 2])
-    assert_same(read(layers, rows, lengths), packed(layers, rows, lengths), torch.float32)
+    assert_same(run_bidirectional(layers, rows, lengths), packed(layers, rows, lengths), torch.float32)
 
 
 def model_and_batch(cell: str = "gru") -> tuple[RecurrentSeq2Seq, tuple[torch.Tensor, ...]]:
@@ -202,10 +202,10 @@ def test_transforms_other_types_and_autocast_take_the_plain_loop() -> None:
     embedded = model.target_embedding(batch[2]).detach()
     model.attention.impl = "reference"
     assert not model._fuses(embedded)
-    plain = torch.func.jacrev(lambda x: model._loop(x, memory)[0].sum())(embedded)
+    plain = torch.func.jacrev(lambda x: model._run(x, memory, fused=model._fuses(x))[0].sum())(embedded)
     model.attention.impl = "auto"
     assert model._fuses(embedded)
-    (found,) = torch.autograd.grad(model._fused(embedded.requires_grad_(), memory)[0].sum(), embedded)
+    (found,) = torch.autograd.grad(model._run(embedded.requires_grad_(), memory, fused=True)[0].sum(), embedded)
     torch.testing.assert_close(found, plain)
     with torch.autocast("cpu", torch.bfloat16):
         assert not fusible(embedded)

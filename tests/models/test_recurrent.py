@@ -14,7 +14,7 @@ from regard._symbols import BOS
 from regard.errors import ArgumentError
 from regard.functional import Observe
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
-from regard.models.cells import GRUCell, LSTMCell
+from regard.nn._recurrent import GRUCell, LSTMCell
 
 SCORES = ["additive", "dot", "scaled_dot", "general", None]
 B, TK, TQ, SOURCES, TARGETS, EMBED, HIDDEN = 3, 7, 4, 11, 13, 5, 6

@@ -14,7 +14,7 @@ from regard.functional import padding
 from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import AttentionPooling, BlockConfig, Dropout, TransformerEncoder
-from regard.nn._recurrent import read
+from regard.nn._recurrent import run_bidirectional
 from regard.positions import Sinusoidal
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Classifier(Pretrained):
         if self.encoder is None:
             return embedded
         if isinstance(self.encoder, nn.GRU):
-            states, _ = read(self.encoder, embedded, lengths)
+            states, _ = run_bidirectional(self.encoder, embedded, lengths)
         else:
             states = self.encoder(self.positions(self.projection(embedded)), mask=padding(lengths=lengths))
         dropped: Tensor = self.dropout(states)

@@ -10,13 +10,19 @@ from torch import nn
 
 from regard._symbols import PAD
 from regard.errors import ArgumentError
-from regard.functional import Additive, padding
-from regard.functional.reporting import is_heard, tell
-from regard.models.cells import GRUCell, LSTMCell
+from regard.functional import padding
 from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import BahdanauAttention, Dropout, LuongAttention
-from regard.nn._recurrent import fusible, read
+from regard.nn._recurrent import (
+    GRUCell,
+    LSTMCell,
+    fusible,
+    run_bidirectional,
+    run_fused,
+    run_fused_with_attention,
+    unroll,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -142,7 +148,8 @@ class RecurrentSeq2Seq(Pretrained):
         as one operator, which goes on at `remember`.
         """
         check_lengths(source, lengths)
-        return self.remember(*read(self.encoder, self.dropout(self.source_embedding(source)), lengths), lengths)
+        embedded = self.dropout(self.source_embedding(source))
+        return self.remember(*run_bidirectional(self.encoder, embedded, lengths), lengths)
 
     def remember(
         self, states: Float[Tensor, "B Tk H"], last: Float[Tensor, "L2 B half"], lengths: Int[Tensor, " B"]
@@ -162,60 +169,24 @@ class RecurrentSeq2Seq(Pretrained):
         """Logits of each next symbol, given the true ones before it: ``target`` begins with BOS (teacher forcing)."""
         memory = self.encode(source, lengths)
         embedded = self.dropout(self.target_embedding(target))
-        hidden, context = (self._fused if self._fuses(embedded) else self._loop)(embedded, memory)
+        hidden, context = self._run(embedded, memory, fused=self._fuses(embedded))
         return self._read(hidden, self._attend(hidden, memory)[0] if context is None else context, embedded)
 
-    def _loop(
-        self, embedded: Float[Tensor, "B T E"], memory: Memory
-    ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T H"] | None]:
-        """Hidden states of all steps, and contexts where they enter the gates."""
-        state, hiddens, contexts = self.start(memory), [], []
-        # split, not indexing: the backward of a selected step would fill a tensor of all steps with zeros, every step
-        for gates in self.cell.from_input(embedded).split(1, 1):
-            if self.config.input_feeding:
-                context, _ = self._attend(state[0], memory)
-                contexts.append(context)
-                gates = gates + self.cell.from_context(context)
-            state = self.cell(gates, state)
-            hiddens.append(state[0])
-        return torch.cat(hiddens, 1), torch.cat(contexts, 1) if contexts else None
-
     def _fuses(self, embedded: Float[Tensor, "B T E"]) -> bool:
-        """Whether the loop may run as one operation: with contexts in the gates it can have additive scores alone."""
-        named = self.attention is not None and self.attention.impl not in ("auto", "cpu")
-        additive = isinstance(self.attention, BahdanauAttention)
-        return fusible(embedded) and not named and (additive or not self.config.input_feeding)
+        """Return whether to run the recurrence as one operation; an ``impl`` named for the attention may forbid it."""
+        return fusible(embedded) and (self.attention is None or self.attention.impl in ("auto", "cpu"))
 
-    def _fused(
-        self, embedded: Float[Tensor, "B T E"], memory: Memory
+    def _run(
+        self, embedded: Float[Tensor, "B T E"], memory: Memory, *, fused: bool
     ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T H"] | None]:
-        """What `_loop` gives, with the gradients of all steps written out."""
-        from regard._kernels.cpu import recurrence as fused
-        from regard._kernels.cpu.additive import Masked
-
-        cell = fused.GRU if self.config.cell == "gru" else fused.LSTM_OUTPUT_FIRST
-        state, attention = torch.stack(self.start(memory)).squeeze(2), self.attention
-        of_input, of_hidden = self.cell.from_input, self.cell.from_hidden
-        weights = fused.Weights(of_input.weight, of_hidden.weight, of_input.bias, of_hidden.bias)
-        if not self.config.input_feeding or not isinstance(attention, BahdanauAttention) or memory.keys is None:
-            ends = torch.full((len(embedded),), embedded.shape[1])
-            return fused.recurrence(cell, embedded, state[:, None], ends, *weights)[0], None
-        shape = len(embedded), 1, embedded.shape[1], memory.keys.shape[1]
-        low, high, keep, table = memory.mask.parts(shape, embedded.device)
-        hidden, context = fused.attentive_recurrence(
-            cell,
-            Masked(None, table, keep, low, high),
-            embedded,
-            state,
-            (memory.keys, memory.states),
-            (attention.W_q.weight, self.cell.from_context.weight, attention.w),
-            weights,
-        )
-        if is_heard():
-            before = torch.cat((state[0][:, None], hidden[:, :-1]), 1)
-            query, keys = nn.functional.linear(before, attention.W_q.weight)[:, None], memory.keys[:, None]
-            tell(query, keys, score=Additive(attention.w), mask=memory.mask, layer=attention)
-        return hidden, context
+        """Return the hidden states of all steps, and the contexts if they enter the gates."""
+        state, attention = self.start(memory), self.attention
+        if not self.config.input_feeding:
+            return run_fused(self.cell, embedded, state) if fused else unroll(self.cell, embedded, state)[0], None
+        if fused and isinstance(attention, BahdanauAttention) and memory.keys is not None:
+            attended = attention, memory.keys, memory.states, memory.mask
+            return run_fused_with_attention(self.cell, embedded, state, *attended)
+        return unroll(self.cell, embedded, state, lambda query: self._attend(query, memory)[0])
 
     def step(
         self, tokens: Int[Tensor, "B K"], state: State, memory: Memory, observe: Observe | None = None

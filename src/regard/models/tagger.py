@@ -13,7 +13,7 @@ from regard.models.config_checks import check_at_least_1, check_fractions, check
 from regard.models.pretrained import Pretrained
 from regard.models.word_vectors import Words, WordVectors
 from regard.nn import BlockConfig, Dropout, TransformerEncoder
-from regard.nn._recurrent import read
+from regard.nn._recurrent import run_bidirectional
 from regard.positions import Sinusoidal
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Tagger(Pretrained):
             raise ArgumentError("observe: expected an encoder that attends, and this one is recurrent; leave it out")
         x = self.dropout(self.vectors(batch))
         if isinstance(self.encoder, nn.LSTM):
-            hidden, _ = read(self.encoder, x, batch.lengths)
+            hidden, _ = run_bidirectional(self.encoder, x, batch.lengths)
             return self._logits(hidden)
         embedded = self.positions(self.projection(x))
         answer = self.encoder(embedded, mask=padding(lengths=batch.lengths), observe=observe)
