@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from regard.errors import ArgumentError
 from regard.tasks.metrics import (
@@ -23,7 +21,6 @@ from regard.tasks.metrics import (
     score_tags,
     score_texts,
     score_units,
-    table,
 )
 
 short = st.lists(st.sampled_from("abc"), max_size=6).map(tuple)
@@ -73,9 +70,9 @@ def test_edit_distance_is_exact_for_a_long_shifted_text() -> None:
 def test_units_by_hand() -> None:
     scores = score_units([list("abc"), list("ab"), [], list("xyz")], [list("abc"), list("abc"), ["a"], ["y"]], "CER")
     assert scores.values == {"exact": 0.25, "wer_percent": 75.0, "error_rate": (0 + 1 + 1 + 2) / (3 + 3 + 1 + 1)}
-    assert scores.rank == (-3, -4)
+    assert scores.sort_key == (-3, -4)
     assert scores.as_dict() == {"exact": 0.25, "wer_percent": 75.0, "error_rate": 0.5, "count": 4}
-    assert scores.text == "exact 25.00 %, WER 75.00 %, CER 50.00 % (4 pairs)"
+    assert str(scores) == "exact 25.00 %, WER 75.00 %, CER 50.00 % (4 pairs)"
 
 
 def test_order_and_kind_of_sequence_do_not_matter() -> None:
@@ -88,12 +85,12 @@ def test_outputs_where_nothing_was_right_to_say() -> None:
     assert score_units([[]], [[]]).values["error_rate"] == 0.0
 
 
-def test_with_equally_many_wrong_the_fewer_edits_rank_higher() -> None:
+def test_with_equally_many_wrong_the_fewer_edits_sort_higher() -> None:
     references = ["abc", "abc", "abc"]
     one, near, far = (score_units(outputs, references) for outputs in (
         ["abc", "xyz", "abc"], ["abc", "abx", "abx"], ["abc", "xyz", "abx"]
     ))  # fmt: skip
-    assert one.rank > near.rank > far.rank
+    assert one.sort_key > near.sort_key > far.sort_key
 
 
 def test_tags_by_hand() -> None:
@@ -101,7 +98,7 @@ def test_tags_by_hand() -> None:
     assert scores.values["accuracy"] == 3 / 4
     assert scores.values["sentence_accuracy"] == 2 / 3
     assert scores.values["macro_f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)
-    assert scores.text == "accuracy 75.00 %, whole sentences 66.67 %, macro F1 73.33 % (3 sentences)"
+    assert str(scores) == "accuracy 75.00 %, whole sentences 66.67 %, macro F1 73.33 % (3 sentences)"
 
 
 def test_labels_by_hand() -> None:
@@ -120,7 +117,7 @@ def test_f1_is_the_one_of_the_definition(data: st.DataObject) -> None:
     assert scores.values["macro_f1"] == pytest.approx(f1_by_definition(outputs, references), abs=1e-6)
     # One sentence of tags and many texts of labels are the same words
     assert score_tags([outputs], [references]).values["macro_f1"] == scores.values["macro_f1"]
-    assert score_tags([[o] for o in outputs], [[r] for r in references]).rank[0] == scores.rank[0]
+    assert score_tags([[o] for o in outputs], [[r] for r in references]).sort_key[0] == scores.sort_key[0]
 
 
 def test_texts_are_scored_as_sacrebleu_scores_them() -> None:
@@ -132,7 +129,7 @@ def test_texts_are_scored_as_sacrebleu_scores_them() -> None:
     assert scores.values["bleu"] == sacrebleu.corpus_bleu(outputs, [references]).score
     assert scores.values["chrf"] == sacrebleu.corpus_chrf(outputs, [references]).score
     assert scores.values["exact"] == 1 / 3
-    assert scores.rank == (scores.values["bleu"], scores.values["chrf"])
+    assert scores.sort_key == (scores.values["bleu"], scores.values["chrf"])
     assert f"BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}" in scores.signature
     assert "chrF2|nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no" in scores.signature
     assert scores.as_dict()["signature"] == scores.signature
@@ -174,7 +171,7 @@ def test_intervals_lie_around_every_value_and_are_the_same_each_time(scored: Cal
 
 def test_scores_come_back_from_json_and_from_a_checkpoint(scored: Callable[..., Scores], tmp_path: Any) -> None:
     scores = scored(confidence=True)
-    for value in (*scores.values.values(), *scores.rank):
+    for value in (*scores.values.values(), *scores.sort_key):
         assert type(value) is float
     assert json.loads(json.dumps(scores.as_dict()))["count"] == 97
     torch.save(vars(scores), tmp_path / "scores")
@@ -203,17 +200,6 @@ def test_intervals_of_sentences_draw_sentences_whole() -> None:
         return high - low
 
     assert width(whole) == pytest.approx(3 * width(alone), rel=0.15)
-
-
-def test_table_has_a_row_for_each_value(scored: Callable[..., Scores]) -> None:
-    for confidence in (False, True):
-        scores = scored(confidence=confidence)
-        console = Console(width=100, file=io.StringIO())
-        console.print(table(scores))
-        shown = console.file.getvalue()
-        for label in scores.labels.values():
-            assert any(line.split()[: len(label.split())] == label.split() for line in shown.splitlines())
-        assert shown.count(" to ") == confidence * len(scores.values)
 
 
 @pytest.mark.parametrize("function", [function for function, _ in SCORED.values()])

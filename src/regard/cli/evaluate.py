@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
+from regard._wording import counted_noun
 from regard.cli.messages import note
 from regard.cli.options import Beam, LengthPenalty, RunDirectory, given
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from regard.tasks.metrics import Scores
 
 
 def evaluate(
@@ -27,7 +33,6 @@ def evaluate(
     """
     from rich.console import Console
 
-    from regard.tasks.metrics import table
     from regard.tasks.registry import open_run
     from regard.tasks.seq2seq import Search, Seq2SeqRun
 
@@ -45,6 +50,23 @@ def evaluate(
     if as_json:
         print(json.dumps(scores.as_dict()))
     else:
-        Console(highlight=False).print(table(scores))
+        Console(highlight=False).print(score_table(scores))
         if scores.signature:
             print(scores.signature)
+
+
+def score_table(scores: Scores) -> Table:
+    """Return scores as a table for a terminal, with intervals if there are any, but without the signature."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=counted_noun(scores.count, scores.thing))
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    if scores.intervals:
+        table.add_column("95 % confidence", justify="right")
+    for name, label in scores.labels.items():
+        bounds = scores.intervals.get(name)
+        between = [" to ".join(scores.printed(name, bound) for bound in bounds)] if bounds else []
+        table.add_row(label, scores.printed(name, scores.values[name]), *between)
+    return table

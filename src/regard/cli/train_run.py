@@ -140,7 +140,7 @@ def _fit(run: Run, splits: _Splits, recipe: Recipe, directory: Path, console: Co
         outcome = fit(run, train.examples, dev.examples, recipe, directory, console=console, resume=again)
     except KeyboardInterrupt:  # a second signal
         raise Interrupted from None
-    console.print(f"best model in {directory}: dev {outcome.dev.text}")
+    console.print(f"best model in {directory}: dev {outcome.dev}")
     if outcome.signal is not None:
         remedy = f"; go on with: {_resuming(directory)}" if (directory / "resume.ckpt").exists() else ""
         console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is kept{remedy}")
@@ -160,7 +160,7 @@ def _report(run: Run, dev: dict[str, object], test: Split | None, directory: Pat
     scores = {"dev": dev}
     if test is not None:
         result = run.test(test.examples)
-        console.print(f"test ({test.name}{TASKS[run.task].HOW_SCORED}): {result.text}")
+        console.print(f"test ({test.name}{TASKS[run.task].HOW_SCORED}): {result}")
         scores["test"] = result.as_dict()
     text = json.dumps(scores, indent=2) + "\n"
     write_atomically(directory / "scores.json", lambda path: path.write_text(text, encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""How right a model's outputs are, against one reference each."""
+"""Metrics: scores of a model's outputs against one reference each, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from regard._wording import counted_noun
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from sacrebleu.metrics.base import Metric
 
-__all__ = ["Scores", "edit_distance", "score_labels", "score_tags", "score_texts", "score_units", "table"]
+__all__ = ["Scores", "edit_distance", "score_labels", "score_tags", "score_texts", "score_units"]
 
 Rows: TypeAlias = NDArray[np.int64]
 
 _SAMPLES = 1000
-_SHOWN = {  # how a value is shown: times what, and its unit
+_PRINTED = {  # factor and unit of a value in print
     "wer_percent": (1, " %"),
     "bleu": (1, ""),
     "chrf": (1, ""),
 }
-_SHARE = (100, " %")
+_FRACTION = (100, " %")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What a set of outputs scored: values by name, and by ``rank`` which of two models is the better one.
+    """The scores of a set of outputs: values by name, and a key that sorts models from worse to better.
 
-    ``values`` are shares from 0 to 1, but for ``wer_percent``, ``bleu`` and ``chrf`` (0 to 100); ``labels`` are what
-    they are called in print. The better of two has the higher ``rank``. ``intervals`` hold the bounds of 95 %
-    confidence of a value, from 1,000 bootstrap samples of the outputs (Efron 1979, percentiles), where they were asked
-    for; ``signature`` is what to quote beside BLEU and chrF (Post 2018).
+    ``values`` are fractions from 0 to 1, except ``wer_percent``, ``bleu`` and ``chrf`` (0 to 100); ``labels`` are their
+    names in print, as ``str`` shows them. The better of two models has the higher ``sort_key``. ``intervals``, if they
+    were asked for, hold the bounds of the 95 % confidence interval of each value, by the percentiles of 1,000 bootstrap
+    samples of the outputs (Efron 1979); ``signature`` is what to quote beside BLEU and chrF (Post 2018).
 
     >>> scores = score_units([["K", "AE", "T"], ["D"]], [["K", "AE", "T"], ["D", "AO", "G"]])
     >>> scores.as_dict()
@@ -46,7 +45,7 @@ class Scores:
     """
 
     values: dict[str, float]
-    rank: tuple[float, ...]
+    sort_key: tuple[float, ...]
     count: int
     labels: dict[str, str]
     thing: str = "pair"
@@ -54,35 +53,22 @@ class Scores:
     signature: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """Names and numbers, for JSON and logs."""
-        beside = {"intervals": self.intervals, "signature": self.signature}
-        return {**self.values, "count": self.count, **{name: value for name, value in beside.items() if value}}
+        """Return names and numbers, for JSON and logs."""
+        extra = {"intervals": self.intervals, "signature": self.signature}
+        return {**self.values, "count": self.count, **{name: value for name, value in extra.items() if value}}
 
-    @property
-    def text(self) -> str:
-        """One line."""
-        shown = ", ".join(f"{label} {_shown(name, self.values[name])}" for name, label in self.labels.items())
-        return f"{shown} ({counted_noun(self.count, self.thing)})"
+    def printed(self, name: str, value: float) -> str:
+        """Return a value, or a bound of its interval, as ``str`` prints it.
+
+        >>> score_units(["ab"], ["ab"]).printed("exact", 0.125)
+        '12.50 %'
+        """
+        factor, unit = _PRINTED.get(name, _FRACTION)
+        return f"{factor * value:.2f}{unit}"
 
     def __str__(self) -> str:
-        return self.text
-
-
-def table(scores: Scores) -> Table:
-    """The scores as a table for a terminal, with their intervals where there are any; the signature is left to you."""
-    from rich import box
-    from rich.table import Table
-
-    found = Table(box=box.SIMPLE_HEAD, title=counted_noun(scores.count, scores.thing))
-    found.add_column("metric")
-    found.add_column("value", justify="right")
-    if scores.intervals:
-        found.add_column("95 % confidence", justify="right")
-    for name, label in scores.labels.items():
-        bounds = scores.intervals.get(name)
-        between = [" to ".join(_shown(name, bound) for bound in bounds)] if bounds else []
-        found.add_row(label, _shown(name, scores.values[name]), *between)
-    return found
+        values = ", ".join(f"{label} {self.printed(name, self.values[name])}" for name, label in self.labels.items())
+        return f"{values} ({counted_noun(self.count, self.thing)})"
 
 
 def score_units(
@@ -94,14 +80,15 @@ def score_units(
 ) -> Scores:
     """Compare outputs with their references, unit by unit.
 
-    ``exact`` is the share of outputs that equal their reference, ``wer_percent`` the percentage of those that do not
-    (word error rate as used for pronunciation), ``error_rate`` the edits per unit of the references: phone or
-    character error rate, as ``unit_error`` names it (1.0 = 100 %). The better of two models has fewer wrong outputs;
-    with equally many, fewer edits. ``confidence`` asks for intervals. Raises ``ArgumentError`` when the numbers of
-    outputs and references differ or are 0.
+    ``exact`` is the fraction of outputs that equal their reference, ``wer_percent`` the percentage of those that do not
+    (word error rate as used for pronunciation), ``error_rate`` the number of edits per unit of the references: phone or
+    character error rate, as ``unit_error`` names it (1.0 = 100 %). The better of two models has fewer wrong outputs, or
+    as many with fewer edits. ``confidence=True`` adds intervals.
 
-    >>> score_units(["ab", "c"], ["ab", "cde"], "CER").text
-    'exact 50.00 %, WER 50.00 %, CER 40.00 % (2 pairs)'
+    Errors: `ArgumentError` when the numbers of outputs and references differ or are 0.
+
+    >>> print(score_units(["ab", "c"], ["ab", "cde"], "CER"))
+    exact 50.00 %, WER 50.00 %, CER 40.00 % (2 pairs)
     """
     n = _number(outputs, references)
     edits = np.array([edit_distance(output, reference) for output, reference in zip(outputs, references, strict=True)])
@@ -125,13 +112,14 @@ def score_units(
 
 
 def score_texts(outputs: Sequence[str], references: Sequence[str], *, confidence: bool = False) -> Scores:
-    """BLEU (Papineni et al. 2002) and chrF (Popović 2015) of whole texts by sacrebleu, and the share of exact matches.
+    """Compare whole texts: BLEU (Papineni et al. 2002) and chrF (Popović 2015) by sacrebleu, and exact matches.
 
-    The texts are to be as people write them: sacrebleu cuts them itself, by its ``13a`` and in mixed case, as the
-    signature says. The better of two models has the higher BLEU. Raises ``ArgumentError`` as `score_units` does.
+    Pass texts as people write them: sacrebleu tokenizes them itself (``13a``, mixed case, as the signature says).
+    ``exact`` is the fraction of outputs that equal their reference. The better of two models has the higher BLEU.
+    Errors as in `score_units`.
 
-    >>> score_texts(["a small cat sat down", "no"], ["a small cat sat here", "no"]).text
-    'BLEU 67.56, chrF 70.62, exact 50.00 % (2 pairs)'
+    >>> print(score_texts(["a small cat sat down", "no"], ["a small cat sat here", "no"]))
+    BLEU 67.56, chrF 70.62, exact 50.00 % (2 pairs)
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -164,12 +152,12 @@ def score_tags(
 ) -> Scores:
     """Compare the tags of sentences, word by word.
 
-    ``accuracy`` is the share of words with the right tag, ``sentence_accuracy`` that of sentences with no wrong one,
-    ``macro_f1`` the mean over the tags of 2 · right / (given + due). The better of two models has the higher accuracy.
-    Raises ``ArgumentError`` as `score_units` does, and when a sentence has not one tag for each word.
+    ``accuracy`` is the fraction of words with the correct tag, ``sentence_accuracy`` that of sentences without a wrong
+    tag, ``macro_f1`` the mean over the tags of F1 = 2 · correct / (predicted + expected). The better of two models has
+    the higher accuracy. Errors as in `score_units`, and when a sentence does not have one tag for each word.
 
-    >>> score_tags([["DET", "NOUN"], ["VERB"]], [["DET", "NOUN"], ["NOUN"]]).text
-    'accuracy 66.67 %, whole sentences 50.00 %, macro F1 55.56 % (2 sentences)'
+    >>> print(score_tags([["DET", "NOUN"], ["VERB"]], [["DET", "NOUN"], ["NOUN"]]))
+    accuracy 66.67 %, whole sentences 50.00 %, macro F1 55.56 % (2 sentences)
     """
     n = _number(outputs, references)
     for i, (output, reference) in enumerate(zip(outputs, references, strict=True)):
@@ -178,27 +166,27 @@ def score_tags(
                 f"sentence {i}: expected one tag for each of its {counted_noun(len(reference), 'word')}, "
                 f"got {len(output)}"
             )
-    given, due = _ids([tag for tags in outputs for tag in tags], [tag for tags in references for tag in tags])
+    predicted, expected = _ids([tag for tags in outputs for tag in tags], [tag for tags in references for tag in tags])
     lengths = np.array([len(tags) for tags in references])
     if not lengths.sum():
-        raise ArgumentError("expected at least one word, got sentences without any")
+        raise ArgumentError("expected at least one word, got only empty sentences")
     ends = lengths.cumsum()
     wrong = np.array([list(output) != list(reference) for output, reference in zip(outputs, references, strict=True)])
 
     def values(rows: Rows) -> dict[str, float]:
-        # The words of the sentences: each counted on from the first of its own
+        # The words of the chosen sentences, each by its place among all words
         skipped = np.repeat((ends - lengths)[rows] - (lengths[rows].cumsum() - lengths[rows]), lengths[rows])
         words = skipped + np.arange(len(skipped))
         return {
-            "accuracy": float((given[words] == due[words]).sum()) / max(1, len(words)),
+            "accuracy": float((predicted[words] == expected[words]).sum()) / max(1, len(words)),
             "sentence_accuracy": (n - int(wrong[rows].sum())) / n,
-            "macro_f1": _macro_f1(given[words], due[words]),
+            "macro_f1": _macro_f1(predicted[words], expected[words]),
         }
 
-    found = values(np.arange(n))
+    measured = values(np.arange(n))
     return Scores(
-        found,
-        (found["accuracy"], found["sentence_accuracy"]),
+        measured,
+        (measured["accuracy"], measured["sentence_accuracy"]),
         n,
         {"accuracy": "accuracy", "sentence_accuracy": "whole sentences", "macro_f1": "macro F1"},
         "sentence",
@@ -207,26 +195,28 @@ def score_tags(
 
 
 def score_labels(outputs: Sequence[str], references: Sequence[str], *, confidence: bool = False) -> Scores:
-    """Compare one label a text: the share that is right, and the mean over the labels of 2 · right / (given + due).
+    """Compare the labels of texts, one for each.
 
-    The better of two models has the higher accuracy. Raises ``ArgumentError`` as `score_units` does.
+    ``accuracy`` is the fraction of correct labels, ``macro_f1`` the mean over the labels of
+    F1 = 2 · correct / (predicted + expected). The better of two models has the higher accuracy. Errors as in
+    `score_units`.
 
-    >>> score_labels(["good", "bad", "bad"], ["good", "good", "bad"]).text
-    'accuracy 66.67 %, macro F1 66.67 % (3 texts)'
+    >>> print(score_labels(["good", "bad", "bad"], ["good", "good", "bad"]))
+    accuracy 66.67 %, macro F1 66.67 % (3 texts)
     """
     n = _number(outputs, references)
-    given, due = _ids(outputs, references)
+    predicted, expected = _ids(outputs, references)
 
     def values(rows: Rows) -> dict[str, float]:
         return {
-            "accuracy": int((given[rows] == due[rows]).sum()) / n,
-            "macro_f1": _macro_f1(given[rows], due[rows]),
+            "accuracy": int((predicted[rows] == expected[rows]).sum()) / n,
+            "macro_f1": _macro_f1(predicted[rows], expected[rows]),
         }
 
-    found = values(np.arange(n))
+    measured = values(np.arange(n))
     return Scores(
-        found,
-        (found["accuracy"], found["macro_f1"]),
+        measured,
+        (measured["accuracy"], measured["macro_f1"]),
         n,
         {"accuracy": "accuracy", "macro_f1": "macro F1"},
         "text",
@@ -235,9 +225,10 @@ def score_labels(outputs: Sequence[str], references: Sequence[str], *, confidenc
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """The fewest insertions, deletions and substitutions that turn ``a`` into ``b`` (Levenshtein 1966), exactly.
+    """Return the fewest insertions, deletions and substitutions that turn ``a`` into ``b`` (Levenshtein 1966).
 
-    Torchmetrics looks at a band around the diagonal only, and says 150 for 70 when long texts are shifted.
+    The number is exact. (Torchmetrics searches a band around the diagonal only: for a long text that is shifted it
+    gives 150 in place of 70.)
 
     >>> edit_distance("rain", "shine")
     3
@@ -263,7 +254,7 @@ def _number(outputs: Sequence[object], references: Sequence[object]) -> int:
 
 
 def _intervals(values: Callable[[Rows], dict[str, float]], n: int) -> dict[str, tuple[float, float]]:
-    """What 95 % of samples lie between, each of n examples drawn with replacement; the same for the same outputs."""
+    """Return the bounds of 95 % of the samples of n examples drawn with replacement, with a fixed seed."""
     random = np.random.default_rng(0)
     samples = [values(random.integers(n, size=n)) for _ in range(_SAMPLES)]
     bounds = {name: np.quantile([sample[name] for sample in samples], (0.025, 0.975)) for name in samples[0]}
@@ -271,27 +262,22 @@ def _intervals(values: Callable[[Rows], dict[str, float]], n: int) -> dict[str, 
 
 
 def _ids(outputs: Sequence[str], references: Sequence[str]) -> tuple[Rows, Rows]:
-    """Tags or labels as numbers."""
+    """Return tags or labels as numbers that both sides share."""
     names = {name: i for i, name in enumerate(sorted({*outputs, *references}))}
     return np.array([names[name] for name in outputs]), np.array([names[name] for name in references])
 
 
-def _macro_f1(given: Rows, due: Rows) -> float:
-    """Over the labels that are given or due."""
+def _macro_f1(predicted: Rows, expected: Rows) -> float:
+    """Return the mean F1 over the labels that occur on either side."""
     import torch
     from torchmetrics.functional.classification import multiclass_f1_score
 
-    if not len(due):
+    if not len(expected):
         return 0.0
-    labels = max(2, int(max(given.max(), due.max())) + 1)
-    # Its check of the ids, which are ours, takes ten times as long as the score
+    labels = max(2, int(max(predicted.max(), expected.max())) + 1)
+    # Validating the ids, which are made here, would take ten times as long as the score
     return float(
         multiclass_f1_score(
-            torch.from_numpy(given), torch.from_numpy(due), labels, average="macro", validate_args=False
+            torch.from_numpy(predicted), torch.from_numpy(expected), labels, average="macro", validate_args=False
         )
     )
-
-
-def _shown(name: str, value: float) -> str:
-    factor, unit = _SHOWN.get(name, _SHARE)
-    return f"{factor * value:.2f}{unit}"

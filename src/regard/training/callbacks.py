@@ -102,7 +102,7 @@ class Stop(Callback):
 class Best(Callback):
     """Scores the averaged weights on the dev set now and then, keeps the best, and stops when nothing gets better.
 
-    The better of two models has the higher ``rank`` of its scores. Of several processes the first does all this.
+    The better of two models has the higher ``sort_key``. Of several processes the first does all this.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Best(Callback):
         """Score the model as it is, and keep it if it is the best so far."""
         speed = self._tokens / max(1e-9, self._pace.seconds - self._since)
         scores = self._evaluate()
-        better = self.scores is None or scores.rank > self.scores.rank
+        better = self.scores is None or scores.sort_key > self.scores.sort_key
         if better:
             self.scores, self._worse = scores, 0
             self._keep()
@@ -160,14 +160,14 @@ class Best(Callback):
         self._write(row)
         self._say(
             f"{100 * self._pace.progress():3.0f} %  epoch {self._epoch}  loss {self._loss:.3f}  "
-            f"dev {scores.text}{'  best' if better else ''}"
+            f"dev {scores}{'  best' if better else ''}"
         )
         self._due = int(self._pace.progress() * self._evaluations) + 1
         self._tokens, self._since = 0, self._pace.seconds
 
     def status(self) -> str:
         """One short line for a progress bar."""
-        best = "" if self.scores is None else f"  best dev {self.scores.text.split(',')[0]}"
+        best = "" if self.scores is None else f"  best dev {str(self.scores).split(',')[0]}"
         return f"epoch {self._epoch}  loss {self._loss:.3f}{best}"
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -184,6 +184,8 @@ class Best(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         scores = state_dict["scores"]
+        if scores is not None and "rank" in scores:  # as an earlier version wrote it
+            scores["sort_key"] = scores.pop("rank")
         self.scores = None if scores is None else Scores(**scores)
         self._due, self._worse, self._loss = state_dict["due"], state_dict["worse"], state_dict["loss"]
 
