@@ -311,7 +311,7 @@ def test_what_cannot_be_exact_is_refused_by_name(name: str) -> None:
     with (
         torch.no_grad(),
         regard.watch(model, keep_inputs=True),
-        pytest.raises(UnsupportedError, match=r"model\.layers\.0\.self_attn: .* no softmax of scaled products"),
+        pytest.raises(UnsupportedError, match=r"model\.layers\.0\.self_attn: .* not the softmax of scaled products"),
     ):
         model(**inputs)
 
@@ -361,6 +361,20 @@ def test_steps_of_a_function_of_the_users_own() -> None:
     read = {"input_ids": tokens[:, :-1], "attention_mask": mask}
     for layer, weights in zip(record.layers, by_eager("llama", read), strict=True):
         agrees(layer, weights, mask.bool())
+
+
+def test_a_function_that_ends_in_ours_is_recorded_once() -> None:
+    def ours(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        return regard.attention(query, key, value).transpose(1, 2), None
+
+    AttentionInterface.register("ours", ours)
+    try:
+        model = made("bert", "ours")
+        with torch.no_grad(), regard.watch(model) as record:
+            model(**inputs_of("bert"))
+    finally:
+        del AttentionInterface._global_mapping["ours"]
+    assert [layer.name.split(".")[2] for layer in record.layers] == ["0", "1"]
 
 
 def test_a_decoder_with_cross_attention_of_its_own_arguments() -> None:

@@ -1,4 +1,4 @@
-"""One attention as it was called, whoever computed it: brought to four axes, (B, heads, T, E)."""
+"""One call of an attention as data, whichever function computed it: four axes each, (B, heads, T, E)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ import torch
 from torch import Tensor
 
 from regard.errors import UnsupportedError
-from regard.functional.masks import Mask, causal, dense
-from regard.functional.scores import Additive, Dot, General, ScaledDot, Score
+from regard.functional.attention import observed
+from regard.functional.masks import Mask
+from regard.functional.observe import Observe
+from regard.functional.scores import Additive, General, Score
 
-__all__ = ["CachePosition", "Call", "of_attention", "of_product", "of_sdpa"]
+__all__ = ["AttentionCall", "CachePosition"]
+
+_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class AttentionCall:
     """Query (B, Hq, Tq, E), key (B, Hkv, Tk, E), and what broadcasts to (B, Hq, Tq, Tk).
 
-    ``weights`` is the matrix of probabilities, where that alone tells what was computed; ``hidden`` are then the
-    places that may not be attended. ``cross`` says whether the keys are another sequence's, None where nobody knows;
-    ``numbers`` are those of the heads, where these are some of a layer's.
+    - ``weights``: the probabilities, if the function returned them; ``hidden`` then marks the masked positions, and
+      ``is_softmax`` is False if they are known to differ from the softmax of the scores
+    - ``cross``: whether the keys belong to another sequence, None if unknown
+    - ``heads``: the numbers of the heads, if they are some of the layer's
     """
 
     query: Tensor
@@ -33,8 +38,9 @@ class Call:
     bias: Tensor | None = None
     weights: Tensor | None = None
     hidden: Tensor | None = None
+    is_softmax: bool = True
     cross: bool | None = None
-    numbers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -42,44 +48,44 @@ class Call:
         B, Hq, Tq, _ = self.query.shape
         return B, Hq, Tq, self.key.shape[2]
 
-    def of_heads(self, heads: Sequence[int]) -> Call:
-        """The call of these heads of the query alone."""
+    def of_heads(self, heads: Sequence[int]) -> AttentionCall:
+        """Return the call of these heads of the query alone."""
         Hq = self.query.shape[1]
         at = torch.tensor(heads, device=self.query.device)
 
-        def of(tensor: Tensor) -> Tensor:
+        def select(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[1] == 1 else tensor.index_select(1, at)
 
         score = self.score
         if isinstance(score, General | Additive) and score.weight.ndim == (3 if isinstance(score, General) else 2):
             score = type(score)(score.weight.index_select(0, at))
         key = self.key.index_select(1, at // (Hq // self.key.shape[1]))
-        return replace(self.each(of), query=self.query.index_select(1, at), key=key, score=score)
+        return replace(self.map_scores(select), query=self.query.index_select(1, at), key=key, score=score)
 
-    def of_first_keys(self, keys: int) -> Call:
-        """The call without what stands behind so many keys: room in a cache that nothing has filled yet."""
+    def of_first_keys(self, keys: int) -> AttentionCall:
+        """Return the call without the keys after the first ``keys``: slots of a cache that are not yet filled."""
         total = self.key.shape[2]
         if keys >= total:
             return self
 
-        def of(tensor: Tensor) -> Tensor:
+        def cut(tensor: Tensor) -> Tensor:
             return tensor[..., :keys] if tensor.shape[-1] == total else tensor
 
-        call = self.each(of)
+        call = self.map_scores(cut)
         if call.mask is not None:
-            call = replace(call, mask=replace(call.mask, keeps=tuple(map(of, call.mask.keeps))))
+            call = replace(call, mask=replace(call.mask, keeps=tuple(map(cut, call.mask.keeps))))
         return replace(call, key=self.key[:, :, :keys])
 
-    def each(self, of: Callable[[Tensor], Tensor]) -> Call:
-        """The call with all that broadcasts to (B, Hq, Tq, Tk), but for tables (Tq, Tk), replaced."""
-        bias, weights, hidden = (None if x is None else of(x) for x in (self.bias, self.weights, self.hidden))
+    def map_scores(self, change: Callable[[Tensor], Tensor]) -> AttentionCall:
+        """Return the call with all that broadcasts to (B, Hq, Tq, Tk) changed, except tables (Tq, Tk)."""
+        bias, weights, hidden = (None if x is None else change(x) for x in (self.bias, self.weights, self.hidden))
         mask = self.mask
         if mask is not None:
-            mask = replace(mask, tables=tuple(table if table.ndim < 4 else of(table) for table in mask.tables))
+            mask = replace(mask, tables=tuple(table if table.ndim < 4 else change(table) for table in mask.tables))
         return replace(self, mask=mask, bias=bias, weights=weights, hidden=hidden)
 
     def padded_queries(self) -> Tensor | None:
-        """Which queries (B, 1 or Hq, Tq) are padding: of a sequence that attends to itself, keys that no query sees."""
+        """Return which queries (B, 1 or Hq, Tq) are padding: in self-attention, those that are hidden as keys."""
         B, _, Tq, Tk = self.shape
         if self.cross is not False or Tq != Tk or Tq == 0:
             return None
@@ -95,6 +101,29 @@ class Call:
         alone = alone[(None,) * (3 - alone.ndim)]
         return alone.expand(B, -1, -1) if bool(alone.any()) else None
 
+    def without_weights(self) -> AttentionCall:
+        """Return the call from which the weights can be computed again; UnsupportedError if they cannot.
+
+        Query and key must give the weights that the function returned, as tried at the first and the last query.
+        """
+        if self.weights is None:
+            return self
+        call = replace(self, weights=None, hidden=None)
+        if not (self.is_softmax and call._gives(self.weights)):
+            raise UnsupportedError(
+                "its weights are not the softmax of scaled products of query and key, so that neither its inputs "
+                "(keep_inputs=True) nor its logsumexp can be recorded"
+            )
+        return call
+
+    def _gives(self, weights: Tensor) -> bool:
+        """Return whether query and key give these weights."""
+        if not self.shape[2] or not self.shape[3]:
+            return True
+        ends = Observe(rows=[0, -1])
+        rows = observed(self.query, self.key, ends, score=self.score, mask=self.mask, bias=self.bias).rows
+        return rows is not None and bool((rows - weights[:, :, [0, -1]]).abs().max() <= _TOLERANCE)
+
 
 class CachePosition(NamedTuple):
     """The position of a call in the sequence that a cache holds, in absolute positions.
@@ -108,7 +137,7 @@ class CachePosition(NamedTuple):
     cross: bool
     roomy: bool = False
 
-    def fit(self, call: Call) -> tuple[Call, CachePosition | None]:
+    def fit(self, call: AttentionCall) -> tuple[AttentionCall, CachePosition | None]:
         """Return the call without the cache's unfilled slots; the position is None if its keys are not the cache's."""
         _, _, Tq, Tk = call.shape
         if self.cross:
@@ -117,70 +146,3 @@ class CachePosition(NamedTuple):
         if keys == Tk or (keys < Tk and self.roomy):
             return call.of_first_keys(keys), self
         return call, None
-
-
-def of_sdpa(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Call:
-    """What `F.scaled_dot_product_attention` was called with. Of three axes the first is the batch, of one head."""
-    if query.is_nested or key.is_nested:
-        raise UnsupportedError("attention over nested tensors cannot be watched: pad them, and hide the padding")
-    rank = query.ndim
-    mask = causal(offset=0) if is_causal else None
-    bias = None
-    if attn_mask is not None:
-        attn_mask = attn_mask.detach()[(None,) * (rank - attn_mask.ndim)]
-    if rank == 2:
-        query, key = query[None], key[None]
-        attn_mask = None if attn_mask is None else attn_mask[None]
-    if rank < 4:
-        query, key = query.unsqueeze(1), key.unsqueeze(1)
-        attn_mask = None if attn_mask is None else attn_mask.unsqueeze(1)
-    lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])  # type: ignore[no-untyped-call]
-    query, key = (_flat(x.expand(*lead, *x.shape[-3:])) for x in (query, key))
-    if attn_mask is not None and attn_mask.ndim > 4:
-        attn_mask = _flat(attn_mask.expand(*lead, *attn_mask.shape[-3:]))
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        mask = dense(attn_mask)
-    elif attn_mask is not None:
-        bias = attn_mask.to(query.dtype)
-    return Call(query.detach(), key.detach(), ScaledDot(scale), mask, bias)
-
-
-def of_product(query: Tensor, keys: Tensor, bias: Tensor | None, batch: int) -> Call:
-    """What `F.multi_head_attention_forward` multiplies: scaled queries (B H, Tq, E), keys (B H, E, Tk)."""
-    query, key = (x.detach().reshape(batch, -1, *x.shape[1:]) for x in (query, keys.mT))
-    if bias is not None:
-        bias = bias.detach().reshape(batch if bias.shape[0] > 1 else 1, -1, *bias.shape[1:])
-    return Call(query, key, Dot(), None, bias)
-
-
-def of_attention(
-    query: Tensor, key: Tensor, score: Score, mask: Mask | Tensor | None, bias: Tensor | None = None
-) -> Call:
-    """What `regard.attention` was called with. Of three axes the first is the heads."""
-    shape = (*query.shape[:-1], key.shape[-2])
-    mask = dense(mask) if isinstance(mask, Tensor) else mask
-    if len(shape) != 4 and mask is not None and (mask.keeps or mask.lengths or mask.tables):
-        table = replace(mask, bands=()).table(shape, query.device)  # its axes are those of the query, from here on four
-        mask = Mask(mask.bands, tables=(_four(table, shape),))
-    bias = None if bias is None else _four(bias.detach(), shape).to(query.dtype)
-    return Call(_four(query.detach(), shape), _four(key.detach(), shape), score, mask, bias)
-
-
-def _four(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """(..., heads, T, E), or what broadcasts to the scores of this shape, with four axes."""
-    if tensor.ndim > 4:
-        return _flat(tensor.expand(*shape[:-3], *tensor.shape[-3:]))
-    return tensor[(None,) * (4 - tensor.ndim)]
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return tensor if tensor.ndim == 4 else tensor.reshape(-1, *tensor.shape[-3:])

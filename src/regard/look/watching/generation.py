@@ -20,9 +20,9 @@ from regard.functional.scores import Additive, General
 from regard.look.record import AttentionInputs, Layer
 
 if TYPE_CHECKING:
-    from regard.look.watching.attention_call import CachePosition, Call
+    from regard.look.watching.attention_call import AttentionCall, CachePosition
 
-__all__ = ["Steps"]
+__all__ = ["JoinedCalls"]
 
 
 class _Piece(NamedTuple):
@@ -35,53 +35,53 @@ class _Piece(NamedTuple):
     inputs: AttentionInputs | None
 
 
-class Steps:
+class JoinedCalls:
     """Calls that are joined into one `Layer`."""
 
     def __init__(
         self,
         name: str,
         heads: tuple[int, ...],
-        call: Call,
+        call: AttentionCall,
         statistics: Observation,
-        place: CachePosition | None,
+        position: CachePosition | None,
         *,
-        keep: bool,
+        keep_inputs: bool,
     ) -> None:
         B, _, Tq, _ = call.shape
         self.name = name
         self.heads = heads
         self.batch = B
-        self.keep = keep
-        self.cache = None if place is None else place.cache
+        self.keep_inputs = keep_inputs
+        self.cache = None if position is None else position.cache
         self.cross = call.cross
-        self.end = (0 if place is None else place.first_query) + Tq
+        self.end = (0 if position is None else position.first_query) + Tq
         self.is_bottom_right = any(band.offset is None for band in (call.mask or Mask()).bands)
         self.grows = False
         self.last_pass = 0
         self.first = call.query[:, :, :1].clone(), call.key[:, :, :1].clone()
         self.pieces: list[_Piece] = []
-        first_key = 0 if place is None else place.first_key
+        first_key = 0 if position is None else position.first_key
         self._append(call, statistics, first_key)
 
-    def _append(self, call: Call, statistics: Observation, first_key: int) -> None:
+    def _append(self, call: AttentionCall, statistics: Observation, first_key: int) -> None:
         _, _, Tq, Tk = call.shape
         kept = None
-        if self.keep:
+        if self.keep_inputs:
             key = call.key if not self.pieces else call.key[:, :, Tk - Tq :] if self.grows else call.key[:, :, :0]
             kept = _kept(replace(call, key=key))
         self.pieces.append(_Piece(statistics, Tq, Tk, first_key, kept))
         self.last_key = call.key[:, :, -1:].clone()
 
-    def continues(self, call: Call, place: CachePosition | None, same_pass: bool) -> bool:
+    def continues(self, call: AttentionCall, position: CachePosition | None, same_pass: bool) -> bool:
         """Whether this call is a step after those before; without a cache that tells, the keys do."""
         B, Hq, Tq, Tk = call.shape
         before = self.pieces[-1]
         if (B, Hq) != (self.batch, len(self.heads)) or Tk == 0 or before.keys == 0:
             return False
-        if place is not None:
-            known = self.cache is not None and self.cache() is place.cache() and place.cache() is not None
-            return known and place.first_query == self.end and (not place.cross or Tk == before.keys)
+        if position is not None:
+            known = self.cache is not None and self.cache() is position.cache() and position.cache() is not None
+            return known and position.first_query == self.end and (not position.cross or Tk == before.keys)
         if self.cache is not None:
             return False
         if self._has_the_same_keys(call):
@@ -92,18 +92,18 @@ class Steps:
             return False
         return dropped > 0 or torch.equal(call.key[:, :, :1], self.first[1])
 
-    def _has_the_same_keys(self, call: Call) -> bool:
+    def _has_the_same_keys(self, call: AttentionCall) -> bool:
         """As those of the call before, by the first and the last of them."""
         first, last = call.key[:, :, :1], call.key[:, :, -1:]
         same_number = call.key.shape[2] == self.pieces[-1].keys
         return same_number and torch.equal(first, self.first[1]) and torch.equal(last, self.last_key)
 
-    def add(self, call: Call, statistics: Observation, place: CachePosition | None) -> None:
+    def add(self, call: AttentionCall, statistics: Observation, position: CachePosition | None) -> None:
         """Append a step."""
         _, _, Tq, Tk = call.shape
         before = self.pieces[-1]
-        if place is not None:
-            self.grows, first_key = not place.cross, place.first_key
+        if position is not None:
+            self.grows, first_key = not position.cross, position.first_key
         else:
             self.grows = not self._has_the_same_keys(call)
             first_key = before.first_key + before.keys + Tq - Tk if self.grows else 0
@@ -125,7 +125,7 @@ class Steps:
             (self.batch, len(self.heads), queries, keys),
             self.heads,
             first_query=0 if cross else keys - queries,
-            inputs=self._kept(keys, cross) if self.keep else None,
+            inputs=self._kept(keys, cross) if self.keep_inputs else None,
             cross=cross,
         )
 
@@ -181,7 +181,7 @@ def _below(tensors: list[Tensor]) -> Tensor:
     return torch.cat([tensor.expand(*lead, *tensor.shape[2:]) for tensor in tensors], 2)
 
 
-def _kept(call: Call) -> AttentionInputs:
+def _kept(call: AttentionCall) -> AttentionInputs:
     """What a call attended with, on the CPU, in float32 or wider; copies, as models overwrite query and key."""
     lower = autocast_dtype(call.query) or call.query.dtype  # in which the model computes
     wide = torch.promote_types(lower, torch.float32)

@@ -1,13 +1,14 @@
-"""How the models of transformers attend: by the function that their config names, behind one interface.
+"""Models of transformers: their attention functions, which the config names, and the caches they attend over.
 
-While a model is watched the interface hands out the same functions, each within one of ours that looks at what it was
-called with; config and masks are left as they are. ``sdpa`` ends in `F.scaled_dot_product_attention`, which is seen
-anyhow; what is said of the others is computed from what they were given, or taken from the matrix that they return.
+While a model is watched, its interface hands out the same functions, each within one that reports what it was called
+with; config and masks stay as they are. ``sdpa`` ends in `F.scaled_dot_product_attention`, which is read by itself;
+statistics of the others are computed from their arguments, or from the weights that they return.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,26 +18,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function
 
 from regard.errors import UnsupportedError
-from regard.functional.attention import observed
 from regard.functional.masks import Mask, causal, dense, padding, window
-from regard.functional.observe import Observe
+from regard.functional.reporting import is_heard
 from regard.functional.scores import ScaledDot
-from regard.look.watching.attention_call import CachePosition, Call
-from regard.look.watching.recorder import Recorder
+from regard.look.watching.attention_call import AttentionCall, CachePosition
 
-__all__ = ["Asked", "interfaces", "is_cross", "is_step", "loaded", "place_of"]
+__all__ = [
+    "cache_position",
+    "interfaces",
+    "is_cross",
+    "is_loaded",
+    "is_step",
+    "note_reported",
+    "read",
+    "report_call",
+    "within",
+]
 
 _MEMORIES = ("key_value_states", "encoder_hidden_states")
-_CACHES = ("cache", "past_key_values", "past_key_value")  # by which name it comes depends on the version
-_NO_SOFTMAX = ("softcap", "s_aux")  # scores that are capped, and what else takes part in the softmax
-_AGREE = 1e-3
+_CACHES = ("cache", "past_key_values", "past_key_value")  # the name depends on the version
+_NO_SOFTMAX = ("softcap", "s_aux")  # capped scores, and further terms in the softmax
 
 
-@dataclass
-class Asked:
-    """A call of an attention function that is under way; ``seen`` once it has ended in torch's own."""
+@dataclass(eq=False)
+class PendingCall:
+    """A call of an attention function under way; ``is_reported`` once a function within it was reported."""
 
     name: str
     module: nn.Module
@@ -44,58 +53,31 @@ class Asked:
     key: Tensor
     mask: Any
     options: dict[str, Any]
-    seen: bool = False
+    is_reported: bool = False
 
-    def unpacked(self, call: Call) -> Call:
-        """What torch was called with, with the heads that the model means and keys that are not repeated for them."""
+    def unpack(self, call: AttentionCall) -> AttentionCall:
+        """Return the call of torch's function with the model's own heads, and keys not repeated for them."""
         query, key = self.query.detach(), self.key.detach()
         Hq, Tq = query.shape[1:3]
         if call.query.shape != query.shape:
             if Tq != 1 or not torch.equal(call.query.reshape(-1), query.reshape(-1)):
                 return call
             # Of a single token the queries of a group came as if they were queries of one head.
-            call = call.each(lambda x: x if x.shape[1] == 1 else x.reshape(x.shape[0], Hq, 1, x.shape[3]))
+            call = call.map_scores(lambda x: x if x.shape[1] == 1 else x.reshape(x.shape[0], Hq, 1, x.shape[3]))
             call = replace(call, query=query)
         return replace(call, key=key[:, :, : call.key.shape[2]]) if self.name == "sdpa" else call
 
-    def call(self, answer: Any, recorder: Recorder) -> Call:
-        """What another function was called with, and gave back: by its name, or by the weights that it returns."""
-        query, key, mask, options = self.query.detach(), self.key.detach(), self.mask, self.options
-        score = ScaledDot(options.get("scaling"))
-        if "flex" in self.name:
-            self._refuse(*_NO_SOFTMAX)
-            return Call(query, key, score, *_flex_mask(mask, query, key, options.get("position_bias")))
-        if "flash" in self.name:
-            self._refuse(*_NO_SOFTMAX, "cu_seq_lens_q", "block_table")
-            positions = options.get("position_ids")
-            if mask is None and positions is not None and bool((positions.diff(dim=-1) != 1).any()):
-                self._refuse("position_ids")
-            return Call(query, key, score, _flash_mask(self.module, mask, options))
-        weights = self._weights(answer)
-        hidden = None
-        if isinstance(mask, Tensor) and mask.ndim == 4:
-            hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min
-            hidden = hidden[..., : weights.shape[-1]]
-        if not recorder.keep and not recorder.observe.logsumexp:
-            return Call(query, key, score, weights=weights, hidden=hidden)
-        call = Call(query, key, score, *_added(mask, options.get("position_bias"), weights.shape[-1]))
-        if any(options.get(option) is not None for option in _NO_SOFTMAX) or not _gives(call, weights):
-            raise UnsupportedError(
-                "its weights are no softmax of scaled products of query and key: these cannot be kept (keep=True), nor "
-                "their logsumexp be told"
-            )
-        return call
-
-    def _refuse(self, *unsupported: str) -> None:
-        """What changes the weights in a way that no statistic here knows is refused rather than overlooked."""
+    def refuse(self, *unsupported: str) -> None:
+        """Raise UnsupportedError for an option that changes the weights in a way unknown here."""
         for option in unsupported:
             if self.options.get(option) is not None:
                 raise UnsupportedError(
-                    f'attn_implementation="{self.name}" is called with {option}, and then does not tell its weights: '
+                    f'attn_implementation="{self.name}" is called with {option}, and then its weights are unknown: '
                     'use attn_implementation="eager"'
                 )
 
-    def _weights(self, answer: Any) -> Tensor:
+    def weights(self, answer: Any) -> Tensor:
+        """Return the weights that the function returned; UnsupportedError if it returned none."""
         weights = answer[1] if isinstance(answer, tuple) and len(answer) > 1 else None
         if not isinstance(weights, Tensor) or weights.shape != (*self.query.shape[:3], self.key.shape[2]):
             raise UnsupportedError(
@@ -110,21 +92,96 @@ class Asked:
         return weights
 
 
-def loaded() -> bool:
-    """Whether there can be a model of transformers."""
+class _Local(threading.local):
+    """The call under way in a thread."""
+
+    call: PendingCall | None = None
+
+
+_LOCAL = _Local()
+
+
+def _call(
+    name: str,
+    function: Callable[..., Any],
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any = None,
+    **options: Any,
+) -> Any:
+    """Call an attention function of transformers, and report it unless a function within it was."""
+    before = _LOCAL.call
+    _LOCAL.call = call = PendingCall(name, module, query, key, mask, options)
+    try:
+        answer = function(module, query, key, value, mask, **options)
+    finally:
+        _LOCAL.call = before
+    if not call.is_reported:
+        report_call(call, answer)
+    return answer
+
+
+def report_call(call: PendingCall, answer: Any) -> None:
+    """Report a call that has ended to a watcher."""
+    if is_heard():
+        handle_torch_function(report_call, (call.query,), call, answer)
+
+
+def note_reported() -> None:
+    """Mark the call under way, if there is one, as reported by a function within it."""
+    if _LOCAL.call is not None:
+        _LOCAL.call.is_reported = True
+
+
+def within(call: AttentionCall) -> AttentionCall:
+    """Return the call as the attention function around it means it, if there is one."""
+    return call if _LOCAL.call is None else replace(_LOCAL.call.unpack(call), cross=False)
+
+
+def read(call: PendingCall, answer: Any) -> AttentionCall:
+    """Read the arguments of `report_call`: by the function's name, or by the weights that it returned."""
+    query, key, mask, options = call.query.detach(), call.key.detach(), call.mask, call.options
+    bias = options.get("position_bias")
+    found = AttentionCall(query, key, ScaledDot(options.get("scaling")), cross=False)
+    if "flex" in call.name:
+        call.refuse(*_NO_SOFTMAX)
+        mask, bias = _flex_mask(mask, query, key, bias)
+        return replace(found, mask=mask, bias=bias)
+    if "flash" in call.name:
+        call.refuse(*_NO_SOFTMAX, "cu_seq_lens_q", "block_table")
+        positions = options.get("position_ids")
+        if mask is None and positions is not None and bool((positions.diff(dim=-1) != 1).any()):
+            call.refuse("position_ids")
+        return replace(found, mask=_flash_mask(call.module, mask, options))
+    weights = call.weights(answer)
+    is_softmax = all(options.get(option) is None for option in _NO_SOFTMAX)
+    hidden = None
+    if isinstance(mask, Tensor) and mask.ndim == 4:
+        hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min
+        hidden = hidden[..., : weights.shape[-1]]
+    elif mask is not None:
+        is_softmax, mask = False, None
+    mask, bias = _split(mask, bias, weights.shape[-1])
+    return replace(found, mask=mask, bias=bias, weights=weights, hidden=hidden, is_softmax=is_softmax)
+
+
+def is_loaded() -> bool:
+    """Return whether a model of transformers can exist in this process."""
     interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
     return hasattr(interface, "get_interface")
 
 
 @contextmanager
-def interfaces(attend: Callable[..., Any]) -> Iterator[None]:
-    """Within, each attention function ``f`` of transformers is called as ``attend(name, f, module, query, ...)``."""
+def interfaces() -> Iterator[None]:
+    """Report, within, the calls of transformers' attention functions."""
     from transformers.modeling_utils import AttentionInterface
 
     original = AttentionInterface.get_interface
 
     def get_interface(self: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        return partial(attend, name, original(self, name, default))
+        return partial(_call, name, original(self, name, default))
 
     AttentionInterface.get_interface = get_interface  # type: ignore[method-assign, assignment]
     try:
@@ -134,12 +191,12 @@ def interfaces(attend: Callable[..., Any]) -> Iterator[None]:
 
 
 def is_cross(given: Mapping[str, Any]) -> bool:
-    """Whether a module with these arguments attends to another sequence."""
+    """Return whether a module with these arguments attends to another sequence."""
     return any(given.get(name) is not None for name in _MEMORIES)
 
 
 def is_step(given: Mapping[str, Any]) -> bool:
-    """Whether a model with these arguments goes on where a cache ends."""
+    """Return whether a model with these arguments continues where a cache ends."""
     cache = _cache(given)
     return cache is not None and int(cache.get_seq_length()) > 0
 
@@ -149,8 +206,8 @@ def _cache(given: Mapping[str, Any]) -> Any:
     return found if hasattr(found, "get_mask_sizes") else None
 
 
-def place_of(module: nn.Module, given: Mapping[str, Any]) -> CachePosition | None:
-    """Where a call of this module stands, by the cache it is given; for cross-attention the end of the queries."""
+def cache_position(module: nn.Module, given: Mapping[str, Any]) -> CachePosition | None:
+    """Return the position of a call in the cache that the module is given; in cross-attention, the queries' end."""
     cache = _cache(given)
     layer = getattr(module, "layer_idx", None)
     if layer is None or cache is None:
@@ -174,9 +231,9 @@ def _flash_mask(module: nn.Module, mask: Tensor | None, options: dict[str, Any])
 def _flex_mask(
     mask: Any, query: Tensor, key: Tensor, position_bias: Tensor | None
 ) -> tuple[Mask | None, Tensor | None]:
-    """Mask and bias; a block mask is written out, as its function may be any."""
+    """Return mask and bias; a block mask becomes a table, as its function can be any."""
     if mask is None or isinstance(mask, Tensor):
-        return _added(mask, position_bias, key.shape[2])
+        return _split(mask, position_bias, key.shape[2])
     from torch.nn.attention.flex_attention import create_mask
 
     heads = mask.shape[1] if mask.shape[1] > 1 else None
@@ -184,20 +241,11 @@ def _flex_mask(
     return dense(table), position_bias
 
 
-def _added(mask: Tensor | None, bias: Tensor | None, keys: int) -> tuple[Mask | None, Tensor | None]:
-    """A mask or bias as eager attention adds it, and the bias of positions."""
+def _split(mask: Tensor | None, bias: Tensor | None, keys: int) -> tuple[Mask | None, Tensor | None]:
+    """Return mask and bias of eager attention, which adds to the scores a mask, bool or not, and a position bias."""
     if mask is None:
         return None, bias
     mask = mask[..., :keys]
     if mask.dtype == torch.bool:
         return dense(mask), bias
     return None, mask if bias is None else mask + bias
-
-
-def _gives(call: Call, weights: Tensor) -> bool:
-    """Whether query and key of a call give the weights that the model returned, tried at the first and last query."""
-    if not call.shape[2] or not call.shape[3]:
-        return True
-    what = Observe(rows=[0, -1])
-    rows = observed(call.query, call.key, what, score=call.score, mask=call.mask, bias=call.bias).rows
-    return rows is not None and bool((rows - weights[:, :, [0, -1]]).abs().max() <= _AGREE)

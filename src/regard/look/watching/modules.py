@@ -25,7 +25,7 @@ class Frame(NamedTuple):
 
     name: str
     module: nn.Module
-    place: CachePosition | None
+    position: CachePosition | None
     cross: bool | None
 
 
@@ -62,7 +62,7 @@ class Modules:
         self.passes += module is self.model
         if not self.frames:
             self._take_inputs(given)
-        frame = Frame(self.names[module], module, huggingface.place_of(module, given), _is_cross(given))
+        frame = Frame(self.names[module], module, huggingface.cache_position(module, given), _is_cross(given))
         self.frames.append(frame)
 
     def _end(self, module: nn.Module, *_: Any) -> None:

@@ -1,9 +1,9 @@
-"""What was seen is kept small: of the layers and heads asked for, within a bound, the steps of a generation joined."""
+"""The recorder of a watch: calls of the layers and heads asked for become layers of its record, within a bound."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -16,14 +16,15 @@ from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.functional.attention import observed
 from regard.functional.observe import Observation, Observe, Top, summarise
 from regard.look.record import Record
-from regard.look.watching.attention_call import CachePosition, Call
-from regard.look.watching.generation import Steps
+from regard.look.watching.attention_call import AttentionCall, CachePosition
+from regard.look.watching.functions import names
+from regard.look.watching.generation import JoinedCalls
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "naming"]
 
 
 class Recorder:
-    """Turns calls into the layers of a `WatchRecord`."""
+    """A builder of the layers of a record, call by call."""
 
     def __init__(
         self,
@@ -31,42 +32,41 @@ class Recorder:
         observe: Observe,
         layers: Sequence[str | int] | None,
         heads: Sequence[int] | None,
-        keep: bool,
+        keep_inputs: bool,
         memory: int,
     ) -> None:
         self.record = record
         self.observe = observe
         self.patterns = layers
         self.heads = heads
-        self.keep = keep
+        self.keep_inputs = keep_inputs
         self.memory = memory
         self.used = 0
-        self.stepping = -1  # the pass of which one attention has been found to be a step
-        self.names: dict[str, int] = {}  # of all that attends, with the place of its first call
-        self.found: list[Steps] = []
-        self.latest: dict[tuple[str, tuple[int, ...]], Steps] = {}
+        self.stepping = -1  # the pass in which an attention was found to be a step
+        self.names: dict[str, int] = {}  # of all modules that attend, in the order of their first calls
+        self.found: list[JoinedCalls] = []
+        self.latest: dict[tuple[str, tuple[int, ...]], JoinedCalls] = {}
 
-    def add(self, name: str, called: Callable[[], Call], place: CachePosition | None, passes: int) -> None:
-        """Take in one attention of the module of this name, in the n-th pass of the model."""
+    def wants(self, name: str) -> bool:
+        """Return whether an attention of the module of this name is to be read; it is counted if it is left out."""
         number = self.names.setdefault(name, len(self.names))
-        if not self._wants(name, number):
+        if self.patterns is not None and not any(_matches(pattern, name, number) for pattern in self.patterns):
+            return False
+        # Steps after one that is missing have nothing to follow
+        self.record.left_out += self.record.left_out > 0
+        return not self.record.left_out
+
+    def add(self, name: str, call: AttentionCall, position: CachePosition | None, passes: int) -> None:
+        """Record one attention of the module of this name, in the n-th pass of the model."""
+        with naming(name):
+            if self.keep_inputs or self.observe.logsumexp:
+                call = call.without_weights()
+            if position is not None:
+                call, position = position.fit(call)
+        call, heads = self._chosen(name, call)
+        if not heads:
             return
-        if self.record.left_out:  # steps that follow one that is missing have nothing to follow
-            self.record.left_out += 1
-            return
-        with _named(name):
-            call = called()
-            if place is not None:
-                call, place = place.fit(call)
-        heads = tuple(range(call.shape[1])) if call.numbers is None else call.numbers
-        if self.heads is not None:
-            chosen = [head for head in self.heads if head in heads or call.numbers is None]
-            if max(chosen, default=0) >= call.shape[1] and call.numbers is None:
-                raise ArgumentError(f"watch(heads={chosen}): {name} has {call.shape[1]} heads, from 0")
-            if not chosen:
-                return
-            call, heads = call.of_heads([heads.index(head) for head in chosen]), tuple(chosen)
-        self.used += _size(self.observe, call, self.keep)
+        self.used += _size(self.observe, call, self.keep_inputs)
         if self.used > self.memory:
             self.record.left_out = 1
             warnings.warn(
@@ -75,31 +75,41 @@ class Recorder:
                 stacklevel=2,
             )
             return
-        with _named(name):
-            statistics = _look(self.observe, call)
+        with naming(name):
+            statistics = _statistics(self.observe, call)
         before = self.latest.get((name, heads))
         if before is not None:
             same_pass = passes in (before.last_pass, self.stepping)
-            if before.continues(call, place, same_pass):
-                before.add(call, statistics, place)
+            if before.continues(call, position, same_pass):
+                before.add(call, statistics, position)
                 before.last_pass = passes
                 self.stepping = passes if before.grows else self.stepping
                 return
-        self.latest[name, heads] = steps = Steps(name, heads, call, statistics, place, keep=self.keep)
-        steps.last_pass = passes
-        self.found.append(steps)
+        calls = JoinedCalls(name, heads, call, statistics, position, keep_inputs=self.keep_inputs)
+        calls.last_pass = passes
+        self.latest[name, heads] = calls
+        self.found.append(calls)
+
+    def _chosen(self, name: str, call: AttentionCall) -> tuple[AttentionCall, tuple[int, ...]]:
+        """Return the call of the heads asked for, and their numbers in the layer."""
+        heads = tuple(range(call.shape[1])) if call.heads is None else call.heads
+        if self.heads is None:
+            return call, heads
+        if call.heads is None and max(self.heads, default=0) >= call.shape[1]:
+            raise ArgumentError(f"watch(heads={list(self.heads)}): {name} has {call.shape[1]} heads, from 0")
+        chosen = tuple(head for head in self.heads if head in heads)
+        return call.of_heads([heads.index(head) for head in chosen]) if chosen else call, chosen
 
     def finish(self) -> None:
-        """Fill in the layers, and complain about what was asked for and was not there."""
-        self.record.layers[:] = [steps.layer() for steps in self.found]
+        """Fill in the layers of the record."""
+        self.record.layers[:] = [calls.layer() for calls in self.found]
 
     def check(self, passes: int) -> None:
-        """Raise where nothing was seen that was asked for."""
+        """Raise if no attention was read, or none of a module that was asked for."""
         if not self.names:
             if passes:
                 raise UnsupportedError(
-                    "no attention was seen: watch sees F.scaled_dot_product_attention, F.multi_head_attention_forward, "
-                    "regard.attention and the attention functions of transformers, and the model calls none of these"
+                    f"no attention was seen: watch sees {names()}, and the model calls none of these"
                 )
             return
         for pattern in self.patterns or ():
@@ -109,33 +119,30 @@ class Recorder:
                     f"watch(layers=): {pattern!r} fits none of the {len(self.names)} modules that attended: {some}, …"
                 )
 
-    def _wants(self, name: str, number: int) -> bool:
-        return self.patterns is None or any(_matches(pattern, name, number) for pattern in self.patterns)
-
 
 def _matches(pattern: str | int, name: str, number: int) -> bool:
     return pattern == number if isinstance(pattern, int) else fnmatchcase(name, pattern)
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Errors within name the module."""
+def naming(name: str) -> Iterator[None]:
+    """Name the module in the errors raised within."""
     try:
         yield
     except RegardError as error:
         raise UnsupportedError(f"{name}: this attention cannot be watched: {error}") from error
 
 
-def _look(what: Observe, call: Call) -> Observation:
-    """What was asked for of a call. Queries that are padding send nothing to what keys receive."""
-    if what.received:
+def _statistics(observe: Observe, call: AttentionCall) -> Observation:
+    """Return the statistics of a call. Queries that are padding add nothing to what keys receive."""
+    if observe.received:
         padded = call.padded_queries()
         if padded is not None:
             B, Hq, Tq, _ = call.shape
-            what = replace(what, received=(~padded).float().expand(B, Hq, Tq))
+            observe = replace(observe, received=(~padded).float().expand(B, Hq, Tq))
     if call.weights is not None:
-        return _small(summarise(what, call.weights.detach().float(), None, call.hidden))
-    return _small(observed(call.query, call.key, what, score=call.score, mask=call.mask, bias=call.bias))
+        return _small(summarise(observe, call.weights.detach().float(), None, call.hidden))
+    return _small(observed(call.query, call.key, observe, score=call.score, mask=call.mask, bias=call.bias))
 
 
 def _small(statistics: Observation) -> Observation:
@@ -147,10 +154,12 @@ def _small(statistics: Observation) -> Observation:
     return Observation(**{name: small(value) for name, value in vars(statistics).items()})
 
 
-def _size(what: Observe, call: Call, keep: bool) -> int:
-    """The bytes that the statistics of a call take."""
+def _size(observe: Observe, call: AttentionCall, keep_inputs: bool) -> int:
+    """Return the bytes that the statistics of a call take, and its inputs."""
     B, Hq, Tq, Tk = call.shape
-    flags = (what.entropy, what.logsumexp, what.position, what.max, what.distance)
-    per_query = sum(map(bool, flags)) + 2 * min(what.top or 0, Tk) + len(what.offsets or ()) + what.weights * Tk
-    numbers = B * Hq * (Tq * per_query + Tk * (bool(what.received) + len(what.rows or ())))
-    return 4 * (numbers + (call.query.numel() + call.key.numel()) * keep)
+    flags = (observe.entropy, observe.logsumexp, observe.position, observe.max, observe.distance)
+    per_query = (
+        sum(map(bool, flags)) + 2 * min(observe.top or 0, Tk) + len(observe.offsets or ()) + observe.weights * Tk
+    )
+    numbers = B * Hq * (Tq * per_query + Tk * (bool(observe.received) + len(observe.rows or ())))
+    return 4 * (numbers + (call.query.numel() + call.key.numel()) * keep_inputs)

@@ -11,9 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
-from types import FunctionType
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,17 +21,12 @@ from torch.overrides import TorchFunctionMode
 
 from regard._eager import is_eager
 from regard.errors import ArgumentError, UnsupportedError
-from regard.functional.attention import attention
-from regard.functional.masks import Mask
 from regard.functional.observe import Observe
-from regard.functional.reporting import tell
-from regard.functional.scores import Score
 from regard.look.watch_record import WatchRecord
-from regard.look.watching import huggingface
-from regard.look.watching.attention_call import Call, of_attention, of_product, of_sdpa
+from regard.look.watching import huggingface, torch_multi_head
+from regard.look.watching.functions import FUNCTIONS, Function
 from regard.look.watching.modules import Modules
-from regard.look.watching.recorder import Recorder
-from regard.nn._head_groups import attention_of_heads
+from regard.look.watching.recorder import Recorder, naming
 
 __all__ = ["watch"]
 
@@ -87,11 +80,11 @@ def watch(
     modules = Modules(model, record)
     with ExitStack() as stack:
         stack.enter_context(_SETTINGS)
-        if huggingface.loaded():
+        if huggingface.is_loaded():
             stack.enter_context(_INTERFACES)
         stack.callback(recorder.finish)
         stack.enter_context(modules.hooked())
-        stack.enter_context(_Watcher(modules, recorder).listening())
+        stack.enter_context(_Watcher(modules, recorder))
         yield record
     recorder.check(modules.passes)
 
@@ -158,146 +151,42 @@ def _plain() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-@dataclass
-class _Product:
-    """A call of `F.multi_head_attention_forward` under way: its batch, whether of two sequences, who saw its scores."""
-
-    batch: int
-    cross: bool
-    seen: set[int] = field(default_factory=set)
-
-
-class _Local(threading.local):
-    """What is under way in a thread."""
-
-    watchers: tuple[_Watcher, ...] = ()
-    product: _Product | None = None
-    asked: huggingface.Asked | None = None
-
-
-_LOCAL = _Local()
-
-
 class _Watcher(TorchFunctionMode):
-    """Sees the calls of this thread, lets them compute what they compute, and reports what they were called with."""
+    """A mode that lets the functions of this thread compute what they compute, and reads what they were called with."""
 
     def __init__(self, modules: Modules, recorder: Recorder) -> None:
         super().__init__()
         self.modules = modules
         self.recorder = recorder
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        before = _LOCAL.watchers
-        _LOCAL.watchers = (*before, self)
-        try:
-            with self:
-                yield
-        finally:
-            _LOCAL.watchers = before
-
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is functional.multi_head_attention_forward:
-            return self._opened(args, kwargs)
+            return torch_multi_head.compute_opened(self, args, kwargs)
         output = func(*args, **kwargs)
-        product = _LOCAL.product
-        if func is functional.scaled_dot_product_attention:
-            self._sdpa(args, kwargs)
-        elif func is attention:
-            self.report(lambda: _of_attention(*args, **kwargs))
-        elif func is attention_of_heads:
-            self.report(lambda: replace(_of_attention(*args[1:], **kwargs), numbers=tuple(args[0].tolist())))
-        elif func is tell:
-            name = self.modules.names.get(kwargs["layer"])
-            self.report(lambda: of_attention(args[0], args[1], kwargs["score"], kwargs["mask"]), cross=True, name=name)
-        elif product is not None and func in (torch.bmm, torch.baddbmm) and id(self) not in product.seen:
-            product.seen.add(id(self))  # of two products, scores and output, the first
-            bias = args[0] if func is torch.baddbmm else None
-            self.report(lambda: of_product(args[-2], args[-1], bias, product.batch), cross=product.cross)
+        if func in FUNCTIONS:
+            self._read(FUNCTIONS[func], args, kwargs)
         return output
 
-    def _opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute `F.multi_head_attention_forward` by its own code, so that what it calls can be seen.
-
-        By itself it hands the whole call to a mode once more, for as long as there is one.
-        """
-        whole = functional.multi_head_attention_forward
-        code = {**vars(functional), "has_torch_function": lambda _: False}
-        opened = FunctionType(whole.__code__, code, whole.__name__, whole.__defaults__, whole.__closure__)
-        query, key = args[:2]
-        before = _LOCAL.product
-        _LOCAL.product = _Product(query.shape[1] if query.ndim == 3 else 1, key is not query)
-        try:
-            with self:
-                return opened(*args, **kwargs)
-        finally:
-            _LOCAL.product = before
-
-    def _sdpa(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        product, asked = _LOCAL.product, _LOCAL.asked
-        if asked is None:
-            self.report(lambda: of_sdpa(*args, **kwargs), cross=None if product is None else product.cross)
-        else:
-            asked.seen = True
-            self.report(lambda: asked.unpacked(of_sdpa(*args, **kwargs)), cross=False)
-
-    def report(self, called: Callable[[], Call], *, cross: bool | None = None, name: str | None = None) -> None:
-        """Record a call, made by the module that is at work; ``cross`` is what is thought where that does not know."""
+    def _read(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record a call, made by the module at work, or by the ``layer`` that the function names."""
+        huggingface.note_reported()
         if not self.modules.frames:
-            return  # it is none of this model
+            return  # called outside the model
         frame = self.modules.frames[-1]
-        name = name or frame.name
-        cross = cross if frame.cross is None else frame.cross
+        name = self.modules.names.get(kwargs.get("layer"), frame.name)
+        if not self.recorder.wants(name):
+            return
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            self.recorder.add(name, partial(_checked, called, cross), frame.place, self.modules.passes)
-
-
-def _checked(called: Callable[[], Call], cross: bool | None) -> Call:
-    """The call, of a model that runs."""
-    if is_eager():
-        call = called()
-        if is_eager(call.query):
-            return replace(call, cross=cross)
-    raise UnsupportedError("the model does not run: it is being traced, exported or transformed")
-
-
-def _of_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score,
-    mask: Mask | Tensor | None,
-    bias: Tensor | None,
-    **_: Any,
-) -> Call:
-    return of_attention(query, key, score, mask, bias)
-
-
-def _attend(
-    name: str,
-    function: Callable[..., Any],
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Any = None,
-    **options: Any,
-) -> Any:
-    """Call an attention function of transformers; what does not end in torch's own is reported by what it was given."""
-    watchers, before = _LOCAL.watchers, _LOCAL.asked
-    _LOCAL.asked = asked = huggingface.Asked(name, module, query, key, mask, options)
-    try:
-        answer = function(module, query, key, value, mask, **options)
-    finally:
-        _LOCAL.asked = before
-    for watcher in () if asked.seen else watchers:
-        watcher.report(partial(asked.call, answer, watcher.recorder), cross=False)
-    return answer
+            with naming(name):
+                call = function.read(*args, **kwargs) if is_eager() else None
+                if call is None or not is_eager(call.query):
+                    raise UnsupportedError("the model does not run: it is being traced, exported or transformed")
+            cross = call.cross if frame.cross is None else frame.cross
+            self.recorder.add(name, replace(call, cross=cross), frame.position, self.modules.passes)
 
 
 _SETTINGS = _Shared(_plain)
-_INTERFACES = _Shared(lambda: huggingface.interfaces(_attend))
+_INTERFACES = _Shared(huggingface.interfaces)
