@@ -15,7 +15,7 @@ import torch
 
 from regard.data.conllu import read
 from regard.errors import DataError
-from regard.models.tagger import Tagger, TaggerConfig, Words
+from regard.models.tagger import Tagger, TaggerConfig, WordBatch
 from regard.tasks.tag import Example, Tagged, TagRun
 
 WORDS, CHARACTERS, LABELS = 11, 13, 5
@@ -34,13 +34,13 @@ def new(config: TaggerConfig) -> Tagger:
     return Tagger(config).eval().double()
 
 
-def together(lengths: tuple[int, ...], junk: int = 10) -> Words:
+def together(lengths: tuple[int, ...], junk: int = 10) -> WordBatch:
     """Sentences side by side; what lies behind a word or a sentence is no padding symbol: nobody may read it."""
     longest = max(lengths)
     words = [SENTENCES[n] + [junk] * (longest - n) for n in lengths]
     rows = sorted({word for sentence in words for word in sentence})
     size = max(len(SPELT[word]) for word in rows)
-    return Words(
+    return WordBatch(
         torch.tensor(words),
         torch.tensor(lengths),
         torch.tensor([[rows.index(word) for word in sentence] for sentence in words]),

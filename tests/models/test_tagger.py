@@ -11,7 +11,7 @@ import torch
 from regard._symbols import PAD, UNK
 from regard.errors import ArgumentError
 from regard.functional import Observe
-from regard.models.tagger import Tagger, TaggerConfig, Words
+from regard.models.tagger import Tagger, TaggerConfig, WordBatch
 
 B, T, FORMS, C = 3, 7, 11, 5
 WORDS, CHARACTERS, LABELS = 13, 17, 19
@@ -30,12 +30,12 @@ def build(config: TaggerConfig, **options: object) -> Tagger:
     return Tagger(replace(config, **options))
 
 
-def batch() -> Words:
+def batch() -> WordBatch:
     torch.manual_seed(1)
     words = torch.randint(4, WORDS, (B, T)).masked_fill(torch.arange(T) >= LENGTHS[:, None], PAD)
     lengths = torch.randint(1, C + 1, (FORMS,))
     characters = torch.randint(4, CHARACTERS, (FORMS, C)).masked_fill(torch.arange(C) >= lengths[:, None], PAD)
-    return Words(words, LENGTHS, torch.randint(0, FORMS, (B, T)), characters, lengths)
+    return WordBatch(words, LENGTHS, torch.randint(0, FORMS, (B, T)), characters, lengths)
 
 
 @every_encoder
@@ -112,7 +112,7 @@ def test_word_dropout_hides_which_word_it_is_and_not_its_form(config: TaggerConf
 
 def test_word_dropout_hides_a_share_of_the_words() -> None:
     vectors = build(CONFIGS["recurrent"], word_dropout=0.3).vectors
-    many = Words(
+    many = WordBatch(
         torch.full((1, 10_000), 5), torch.tensor([10_000]), torch.zeros(1, 10_000, dtype=torch.long),
         torch.tensor([[4]]), torch.tensor([1]),
     )  # fmt: skip

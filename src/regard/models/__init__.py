@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from regard.models.classifier import Classifier, ClassifierConfig
+from regard.models.classifier import Classifier, ClassifierConfig, TextBatch
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.models.search import Hypothesis, beam_search
-from regard.models.tagger import Tagger, TaggerConfig
+from regard.models.tagger import Tagger, TaggerConfig, WordBatch
 from regard.models.transformer import TransformerConfig, TransformerSeq2Seq
 
 __all__ = [
@@ -19,8 +19,10 @@ __all__ = [
     "Seq2Seq",
     "Tagger",
     "TaggerConfig",
+    "TextBatch",
     "TransformerConfig",
     "TransformerSeq2Seq",
+    "WordBatch",
     "beam_search",
 ]
 

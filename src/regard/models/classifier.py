@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import torch
 from torch import nn
 
-from regard._symbols import BOS, PAD, UNK
+from regard._symbols import BOS, PAD
 from regard.errors import ArgumentError
 from regard.functional import padding
 from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
-from regard.models.pretrained import Pretrained
-from regard.nn import AttentionPooling, BlockConfig, Dropout, TransformerEncoder
-from regard.nn._recurrent import run_bidirectional
-from regard.positions import Sinusoidal
+from regard.models.text_encoder import TextModel
+from regard.models.word_vectors import drop_words
+from regard.nn import AttentionPooling, Dropout
+from regard.nn._parts import normal_embedding_
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64
@@ -88,7 +88,7 @@ class TextBatch(NamedTuple):
     grams: Int64[Tensor, "F G"]
 
 
-class Classifier(Pretrained):
+class Classifier(TextModel):
     """Gives a text a label, by a mean of its words that is weighted by how much each of them tells.
 
     x_t = E[w_t] + Σ_g N[g] / √G_t,  h_t = Encoder(x)_t + P[w_{t−1}, w_t],  c = Σ_t α_t h_t,  p = softmax(W c + b),
@@ -122,18 +122,9 @@ class Classifier(Pretrained):
         self.embedding = nn.Embedding(config.word_size, embed, padding_idx=PAD)
         self.grams = nn.EmbeddingBag(config.gram_size, embed, mode="sum", padding_idx=PAD)
         self.pairs = nn.Embedding(config.pair_size, hidden)
-        self.encoder: nn.GRU | TransformerEncoder | None = None
-        if config.encoder == "recurrent":
-            between = config.dropout if config.layers > 1 else 0.0
-            self.encoder = nn.GRU(
-                embed, hidden // 2, config.layers, batch_first=True, bidirectional=True, dropout=between
-            )
-        elif config.encoder == "transformer":
-            # The norm makes words as large as the sinusoids, which would drown them
-            self.projection = nn.Sequential(nn.Linear(embed, hidden), nn.LayerNorm(hidden))
-            self.positions = Sinusoidal(hidden)
-            block = BlockConfig(hidden, config.heads, 2 * hidden, dropout=config.dropout, norm_first=True)
-            self.encoder = TransformerEncoder(block, config.layers)
+        self._make_encoder(
+            config.encoder, nn.GRU, embed, hidden, layers=config.layers, heads=config.heads, dropout=config.dropout
+        )
         self.pooling = AttentionPooling(hidden, heads=config.heads)
         self.output = nn.Linear(hidden, config.label_size)
         self.dropout = Dropout(config.dropout)
@@ -142,17 +133,15 @@ class Classifier(Pretrained):
     def reset_embeddings(self) -> None:
         """Draw the embeddings anew, small, those of n-grams and pairs smaller still; those of padding are zero."""
         for table, std in ((self.embedding, 0.1), (self.grams, 0.03), (self.pairs, 0.03)):
-            nn.init.normal_(table.weight, std=std)
-        with torch.no_grad():
-            self.embedding.weight[PAD].zero_()
-            self.grams.weight[PAD].zero_()
+            normal_embedding_(table, std)
 
     def forward(
         self, batch: TextBatch, *, observe: Observe | None = None
     ) -> Float[Tensor, "B labels"] | tuple[Float[Tensor, "B labels"], Observation]:
         check_lengths(batch.words, batch.lengths)
         embedded, pairs = self._embed(batch)
-        states = self._encode(embedded, batch.lengths) + pairs
+        states, _ = self._encode(embedded, batch.lengths)
+        states = (states if self.encoder is None else self.dropout(states)) + pairs
         answer = self.pooling(states, mask=padding(lengths=batch.lengths), observe=observe)
         pooled = answer if isinstance(answer, torch.Tensor) else answer[0]
         logits: Tensor = self.output(self.dropout(pooled))
@@ -164,19 +153,8 @@ class Classifier(Pretrained):
         spelt = self.grams(batch.grams) / batch.grams.ne(PAD).sum(1, keepdim=True).clamp(min=1).sqrt()
         spelt = nn.functional.embedding(batch.forms, spelt)
         if self.training and self.config.word_dropout:
-            hidden = (torch.rand(words.shape, device=words.device) < self.config.word_dropout) & (words != PAD)
-            words = torch.where(hidden, UNK, words)
-            spelt = spelt.masked_fill(hidden.unsqueeze(-1), 0.0)
+            words, dropped = drop_words(words, self.config.word_dropout)
+            spelt = spelt.masked_fill(dropped.unsqueeze(-1), 0.0)
         before = nn.functional.pad(words, (1, 0), value=BOS)[:, :-1]
         pairs = (before * _LEFT + words * _RIGHT) % self.config.pair_size
         return self.dropout(self.embedding(words) + spelt), self.dropout(self.pairs(pairs))
-
-    def _encode(self, embedded: Float[Tensor, "B T E"], lengths: Int64[Tensor, " B"]) -> Float[Tensor, "B T H"]:
-        if self.encoder is None:
-            return embedded
-        if isinstance(self.encoder, nn.GRU):
-            states, _ = run_bidirectional(self.encoder, embedded, lengths)
-        else:
-            states = self.encoder(self.positions(self.projection(embedded)), mask=padding(lengths=lengths))
-        dropped: Tensor = self.dropout(states)
-        return dropped

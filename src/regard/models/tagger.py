@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from torch import nn
 
 from regard.errors import ArgumentError
-from regard.functional import padding
 from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
-from regard.models.pretrained import Pretrained
-from regard.models.word_vectors import Words, WordVectors
-from regard.nn import BlockConfig, Dropout, TransformerEncoder
-from regard.nn._recurrent import run_bidirectional
-from regard.positions import Sinusoidal
+from regard.models.text_encoder import TextModel
+from regard.models.word_vectors import WordBatch, WordVectors
+from regard.nn import Dropout
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
     from regard.functional import Observation, Observe
 
-__all__ = ["Tagger", "TaggerConfig", "Words"]
+__all__ = ["Tagger", "TaggerConfig", "WordBatch"]
 
 
 @dataclass(frozen=True)
@@ -70,15 +67,15 @@ class TaggerConfig:
         return Tagger(self)
 
 
-class Tagger(Pretrained):
+class Tagger(TextModel):
     """Reads a sentence from both sides, and gives each of its words a label.
 
     x_t = [E[w_t]; f(characters of w_t)],  h = Encoder(x),  p_t = softmax(W h_t + b); the encoder is a bidirectional
     LSTM, or a pre-norm transformer over norm(W_x x + b_x) with sinusoids added. Sentences have no influence on each
     other, nor has padding.
 
-    Shapes: a batch of `Words` (B, T), logits (B, T, labels). With ``observe``, which needs the transformer, they come
-    with a tuple of what was observed in each layer; weights are (B, heads, T, T).
+    Shapes: a `WordBatch` (B, T), logits (B, T, labels). With ``observe``, which needs the transformer, they come with a
+    tuple of one observation for each layer; weights are (B, heads, T, T).
     Errors: `ArgumentError` for lengths that do not fit, and for ``observe`` without attention.
     Source: Plank, Søgaard, Goldberg 2016, "Multilingual Part-of-Speech Tagging with Bidirectional Long Short-Term
     Memory Models and Auxiliary Loss", arXiv 1604.05529, section 2; Vaswani et al. 2017, section 3.1 (transformer).
@@ -87,7 +84,7 @@ class Tagger(Pretrained):
     >>> model = Tagger(TaggerConfig(11, 13, 5, embed_dim=4, character_dim=4, hidden_dim=6))
     >>> words, lengths = torch.tensor([[4, 5, 6], [4, 8, 0]]), torch.tensor([3, 2])
     >>> forms, spellings = torch.tensor([[0, 1, 2], [0, 3, 0]]), torch.tensor([[4, 5], [6, 0], [7, 8], [8, 0]])
-    >>> model(Words(words, lengths, forms, spellings, torch.tensor([2, 1, 2, 1]))).shape
+    >>> model(WordBatch(words, lengths, forms, spellings, torch.tensor([2, 1, 2, 1]))).shape
     torch.Size([2, 3, 5])
     """
 
@@ -101,37 +98,17 @@ class Tagger(Pretrained):
         )
         dim, hidden = config.embed_dim + config.character_dim, config.hidden_dim
         self.dropout = Dropout(config.dropout)
-        self.encoder: nn.LSTM | TransformerEncoder
-        if config.encoder == "recurrent":
-            between = config.dropout if config.layers > 1 else 0.0
-            self.encoder = nn.LSTM(
-                dim, hidden // 2, config.layers, batch_first=True, bidirectional=True, dropout=between
-            )
-        else:
-            # The norm makes words as large as the sinusoids, which would drown them
-            self.projection = nn.Sequential(nn.Linear(dim, hidden), nn.LayerNorm(hidden))
-            self.positions = Sinusoidal(hidden)
-            block = BlockConfig(hidden, config.heads, 2 * hidden, dropout=config.dropout, norm_first=True)
-            self.encoder = TransformerEncoder(block, config.layers)
+        self._make_encoder(
+            config.encoder, nn.LSTM, dim, hidden, layers=config.layers, heads=config.heads, dropout=config.dropout
+        )
         self.output = nn.Linear(hidden, config.label_size)
 
     def forward(
-        self, batch: Words, observe: Observe | None = None
+        self, batch: WordBatch, observe: Observe | None = None
     ) -> Float[Tensor, "B T labels"] | tuple[Float[Tensor, "B T labels"], tuple[Observation, ...]]:
         check_lengths(batch.words, batch.lengths)
         if observe is not None and not self.config.attends:
             raise ArgumentError("observe: expected an encoder that attends, and this one is recurrent; leave it out")
-        x = self.dropout(self.vectors(batch))
-        if isinstance(self.encoder, nn.LSTM):
-            hidden, _ = run_bidirectional(self.encoder, x, batch.lengths)
-            return self._logits(hidden)
-        embedded = self.positions(self.projection(x))
-        answer = self.encoder(embedded, mask=padding(lengths=batch.lengths), observe=observe)
-        if observe is None:
-            return self._logits(answer)
-        hidden, seen = answer
-        return self._logits(hidden), seen
-
-    def _logits(self, hidden: Float[Tensor, "B T H"]) -> Float[Tensor, "B T labels"]:
+        hidden, observations = self._encode(self.dropout(self.vectors(batch)), batch.lengths, observe)
         logits: Tensor = self.output(self.dropout(hidden))
-        return logits
+        return logits if observations is None else (logits, observations)

@@ -16,6 +16,7 @@ from regard.functional import Observation, padding
 from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import BlockConfig, Dropout, TransformerDecoder, TransformerEncoder
+from regard.nn._parts import normal_embedding_
 from regard.positions import BY_NAME, ALiBi, Learned, Rotary, Shaw, Sinusoidal, T5Bias
 
 if TYPE_CHECKING:
@@ -140,9 +141,7 @@ class TransformerSeq2Seq(Pretrained):
     def reset_embeddings(self) -> None:
         """Draw the embeddings anew; those of padding are zero."""
         for embedding in dict.fromkeys((self.source_embedding, self.target_embedding)):  # one, when they are shared
-            nn.init.normal_(embedding.weight, std=self.config.dim**-0.5)
-            with torch.no_grad():
-                embedding.weight[PAD].zero_()
+            normal_embedding_(embedding, self.config.dim**-0.5)
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> TransformerMemory:
         """Read the sources, ``lengths`` tokens each; what lies behind is padding."""

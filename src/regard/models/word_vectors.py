@@ -9,15 +9,16 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from regard._symbols import PAD, UNK
+from regard.nn._parts import normal_embedding_
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int64
+    from jaxtyping import Bool, Float, Int64
     from torch import Tensor
 
-__all__ = ["CharacterFeatures", "WordVectors", "Words"]
+__all__ = ["CharacterFeatures", "WordBatch", "WordVectors", "drop_words"]
 
 
-class Words(NamedTuple):
+class WordBatch(NamedTuple):
     """B sentences of words: what is known of each word, and the distinct forms, by character, that they have.
 
     ``words`` has PAD behind a sentence's end; ``forms[b, t]`` is the row of ``characters`` that word t of sentence b is
@@ -63,7 +64,7 @@ class WordVectors(nn.Module):
     In training a word is taken for an unknown one with probability ``word_dropout``, so that the characters have to
     tell what it is, as they must of words that training never saw.
 
-    Shapes: `Words` in, output (B, T, embed_dim + character_dim).
+    Shapes: `WordBatch` in, output (B, T, embed_dim + character_dim).
     Source: Kiperwasser and Goldberg 2016, arXiv 1603.04351, section 4 (word dropout, there by frequency); Plank et
     al. 2016, arXiv 1604.05529 (both halves).
     """
@@ -76,19 +77,22 @@ class WordVectors(nn.Module):
         self.characters = CharacterFeatures(character_size, character_dim)
         self.word_dropout = word_dropout
 
-    def forward(self, batch: Words) -> Float[Tensor, "B T D"]:
+    def forward(self, batch: WordBatch) -> Float[Tensor, "B T D"]:
         words = batch.words
         if self.training and self.word_dropout:
-            hidden = torch.rand(words.shape, device=words.device) < self.word_dropout
-            words = torch.where(hidden & (words != PAD), UNK, words)
+            words, _ = drop_words(words, self.word_dropout)
         # Every form once, however often the batch has it
         features = self.characters(batch.characters, batch.character_lengths)
         return torch.cat((self.embedding(words), nn.functional.embedding(batch.forms, features)), -1)
 
 
+def drop_words(words: Int64[Tensor, "B T"], p: float) -> tuple[Int64[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """Replace each word by UNK with probability p; return the words, and a mask of those that were replaced."""
+    dropped = (torch.rand(words.shape, device=words.device) < p) & (words != PAD)
+    return torch.where(dropped, UNK, words), dropped
+
+
 def _embedding(size: int, dim: int) -> nn.Embedding:
     embedding = nn.Embedding(size, dim, padding_idx=PAD)
-    nn.init.normal_(embedding.weight, std=dim**-0.5)
-    with torch.no_grad():
-        embedding.weight[PAD].zero_()
+    normal_embedding_(embedding, dim**-0.5)
     return embedding

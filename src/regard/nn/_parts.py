@@ -14,7 +14,16 @@ from regard.functional import Additive, Dot, General, Mask, ScaledDot, Score, ca
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-__all__ = ["HeadScore", "ScoreName", "as_mask", "check_dropout", "check_size", "glorot_", "with_causal"]
+__all__ = [
+    "HeadScore",
+    "ScoreName",
+    "as_mask",
+    "check_dropout",
+    "check_size",
+    "glorot_",
+    "normal_embedding_",
+    "with_causal",
+]
 
 ScoreName = Literal["dot", "scaled_dot", "general", "additive"]
 
@@ -59,6 +68,14 @@ def glorot_(linear: nn.Linear) -> None:
     nn.init.xavier_uniform_(linear.weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
+
+
+def normal_embedding_(table: nn.Embedding | nn.EmbeddingBag, std: float) -> None:
+    """Draw a table of embeddings anew from N(0, std²); the row of padding, if it has one, is zero."""
+    nn.init.normal_(table.weight, std=std)
+    if table.padding_idx is not None:
+        with torch.no_grad():
+            table.weight[table.padding_idx].zero_()
 
 
 def check_dropout(p: float) -> None:

@@ -20,7 +20,7 @@ from regard.data.storage import store
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ArgumentError, DataError, RunError
 from regard.functional import Observe
-from regard.models.tagger import Tagger, TaggerConfig, Words
+from regard.models.tagger import Tagger, TaggerConfig, WordBatch
 from regard.tasks.metrics import Scores, score_tags
 from regard.tasks.run import Run, in_windows
 
@@ -94,7 +94,7 @@ class Encoded(NamedTuple):
 class Batch(NamedTuple):
     """B sentences, and the label of each word."""
 
-    words: Words
+    words: WordBatch
     labels: Int64[Tensor, "B T"]
 
 
@@ -189,7 +189,7 @@ class TagRun(Run):
         rows: dict[tuple[int, ...], int] = {}
         forms = [[rows.setdefault(form, len(rows)) for form in _cut(sentence.characters)] for sentence in encoded]
         labels, _ = pad([[label - _NO_LABEL for label in sentence.labels] for sentence in encoded])
-        return Batch(Words(words, lengths, pad(forms)[0], *pad(list(rows))), labels + _NO_LABEL)
+        return Batch(WordBatch(words, lengths, pad(forms)[0], *pad(list(rows))), labels + _NO_LABEL)
 
     def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         logits = self.model(batch.words)
@@ -256,10 +256,10 @@ class TagRun(Run):
         for sentence, row in zip(sentences, best, strict=True):
             yield self._tags(row[: len(sentence)])
 
-    def _batch(self, sentences: Sequence[Sequence[str]]) -> Words:
+    def _batch(self, sentences: Sequence[Sequence[str]]) -> WordBatch:
         device = next(self.model.parameters()).device
         encoded = [Encoded(*self._spell(words), ()) for words in sentences]
-        return Words(*(tensor.to(device) for tensor in self.collate(encoded).words))
+        return WordBatch(*(tensor.to(device) for tensor in self.collate(encoded).words))
 
     def _tags(self, labels: Sequence[int]) -> list[str]:
         return [self.labels[label] for label in labels]
