@@ -19,8 +19,7 @@ from rich.console import Console
 from regard.data.pairs import Example, Pairs, Units
 from regard.models import Config, RecurrentConfig, TransformerConfig
 from regard.tasks.seq2seq import Seq2SeqRun
-from regard.training.lightning_module import Recipe, Training
-from regard.training.trainer import Outcome, fit, remember
+from regard.training import Outcome, TrainingModule, TrainingSettings, fit, record_provenance
 
 
 def backwards(count: int = 20, seed: int = 0, alphabet: str = "abcdef") -> Pairs:
@@ -31,10 +30,10 @@ def backwards(count: int = 20, seed: int = 0, alphabet: str = "abcdef") -> Pairs
     return Pairs([Example(tuple(w), tuple(w[::-1])) for w in words], Units("chars"), Units("chars"), "backwards")
 
 
-def recipe(**options: Any) -> Recipe:
+def short_training(**options: Any) -> TrainingSettings:
     """Five updates an epoch on 20 words."""
     small = {"learning_rate": 1e-2, "warmup": 20, "batch_tokens": 50, "label_smoothing": 0.0, "average": 0.9}
-    return Recipe(**{"minutes": None, "epochs": 2, "evaluations": 2, **small, **options})
+    return TrainingSettings(**{"minutes": None, "epochs": 2, "evaluations": 2, **small, **options})
 
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -58,20 +57,25 @@ def small(kind: str, **options: Any) -> Config:
 def new_run(
     directory: Path,
     pairs: Pairs,
-    plan: Recipe,
+    plan: TrainingSettings,
     facts: dict[str, Any] | None = None,
     *,
     kind: str = "recurrent",
     **options: Any,
 ) -> Seq2SeqRun:
     run = Seq2SeqRun.new(pairs, small(kind, **options), max_length=20, seed=plan.seed)
-    remember(run, pairs.examples, plan, facts or {})
+    record_provenance(run, pairs.examples, plan, facts or {})
     run.create(directory)
     return run
 
 
 def train(
-    directory: Path, plan: Recipe, pairs: Pairs | None = None, *, console: Console | None = None, **options: Any
+    directory: Path,
+    plan: TrainingSettings,
+    pairs: Pairs | None = None,
+    *,
+    console: Console | None = None,
+    **options: Any,
 ) -> tuple[Seq2SeqRun, Outcome]:
     pairs = pairs or backwards()
     run = new_run(directory, pairs, plan, **options)
@@ -87,16 +91,16 @@ def rows(directory: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def at_update(monkeypatch: pytest.MonkeyPatch, wanted: int | None, act: Callable[[Training], object]) -> None:
+def at_update(monkeypatch: pytest.MonkeyPatch, wanted: int | None, act: Callable[[TrainingModule], object]) -> None:
     """Have something happen in the middle of an update, counted from 0, or of every one."""
-    whole = Training.training_step
+    whole = TrainingModule.training_step
 
-    def step(self: Training, batch: Any, index: int) -> Any:
+    def step(self: TrainingModule, batch: Any, index: int) -> Any:
         if wanted in (None, self.global_step):
             act(self)
         return whole(self, batch, index)
 
-    monkeypatch.setattr(Training, "training_step", step)
+    monkeypatch.setattr(TrainingModule, "training_step", step)
 
 
 @contextmanager

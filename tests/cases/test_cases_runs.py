@@ -16,8 +16,8 @@ from safetensors import safe_open
 from regard.data.batches import TokenBudgetSampler
 from regard.data.pairs import Units, read_pairs
 from regard.tasks.seq2seq import Seq2SeqRun
-from regard.training.trainer import fit
-from small_runs import at_update, backwards, new_run, recipe, rows, silent
+from regard.training import fit
+from small_runs import at_update, backwards, new_run, rows, short_training, silent
 
 either_kind = pytest.mark.parametrize("kind", ["recurrent", "transformer"])
 
@@ -41,7 +41,7 @@ def test_t2_two_epochs_equal_one_then_a_new_process_and_one_more(
     data.write_text("".join(f"{''.join(a)}\t{''.join(b)}\n" for a, b in backwards(30).examples), encoding="utf-8")
     pairs = read_pairs(data, Units("chars"), Units("chars"))
     # Scored once, at the end, so that the weights kept are the last ones
-    plan = recipe(epochs=2, evaluations=1, batch_tokens=60, warmup=5)
+    plan = short_training(epochs=2, evaluations=1, batch_tokens=60, warmup=5)
     facts = {"data": str(data), "dev": str(data), "test": None, "stress": False}
     sampler = TokenBudgetSampler(
         [len(e.source) for e in pairs.examples], [len(e.target) + 2 for e in pairs.examples], tokens=60
@@ -84,7 +84,7 @@ def saved_names(directory: Path) -> list[str]:
 
 @either_kind
 def test_c1_a_checkpoint_holds_the_parameters_and_nothing_else(kind: str, tmp_path: Path) -> None:
-    run = new_run(tmp_path, backwards(), recipe(), kind=kind)
+    run = new_run(tmp_path, backwards(), short_training(), kind=kind)
     run.save_weights(tmp_path)
     assert saved_names(tmp_path) == sorted(name for name, _ in run.model.named_parameters())
 
@@ -92,7 +92,7 @@ def test_c1_a_checkpoint_holds_the_parameters_and_nothing_else(kind: str, tmp_pa
 @either_kind
 @pytest.mark.parametrize("wrapper", ["compiled", "a part compiled", "parallel", "parallel and compiled"])
 def test_c1_a_wrapped_model_is_loaded_plain(wrapper: str, kind: str, tmp_path: Path) -> None:
-    run = new_run(tmp_path, backwards(), recipe(), kind=kind)
+    run = new_run(tmp_path, backwards(), short_training(), kind=kind)
     lines = ["abc", "fed", "ccab"]
     run.model.eval()
     expected = list(run.predict(lines))

@@ -14,7 +14,7 @@ from local_models import TEXT
 from regard.look.page.tokens import texts
 from regard.look.runs import watch_answer
 from regard.tasks.seq2seq import Search
-from small_runs import recipe, train
+from small_runs import short_training, train
 
 pytest_plugins = ["command_fixtures", "local_model_fixtures"]
 
@@ -116,7 +116,7 @@ def test_nothing_is_fetched(folders: dict[str, Path], regard: Command, monkeypat
 
 @pytest.mark.parametrize("kind", ["recurrent", "transformer"])
 def test_rows_watched_of_a_run_are_those_of_the_hypothesis_that_won(kind: str, tmp_path: Path) -> None:
-    run, _ = train(tmp_path / "run", recipe(epochs=1), kind=kind)
+    run, _ = train(tmp_path / "run", short_training(epochs=1), kind=kind)
     run.model.eval()
     for answer in run.predict(["abcdef", "fa", "deadbee"], Search(beam=3, weights=True)):
         weights = answer.predictions[0].weights

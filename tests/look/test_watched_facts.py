@@ -20,7 +20,7 @@ from regard.look.runs import watch_answer
 from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Rotary
 from regard.tasks.seq2seq import Seq2SeqRun
-from small_runs import new_run, recipe, train
+from small_runs import new_run, short_training, train
 
 PERIOD = 11
 
@@ -58,7 +58,7 @@ def onward(offsets: list[list[int]]) -> float:
 
 def test_a_recurrent_model_of_pronunciation_reads_from_left_to_right(tmp_path: Path) -> None:
     plan, sizes = (
-        recipe(epochs=20, batch_tokens=300, evaluations=4),
+        short_training(epochs=20, batch_tokens=300, evaluations=4),
         {"embed_dim": 16, "hidden_dim": 32, "dropout": 0.0},
     )
     run, _ = train(tmp_path / "trained", plan, spelling(), kind="recurrent", **sizes)
@@ -70,7 +70,7 @@ def test_a_recurrent_model_of_pronunciation_reads_from_left_to_right(tmp_path: P
 
 
 def test_a_transformer_of_pronunciation_has_a_head_on_the_diagonal(tmp_path: Path) -> None:
-    plan = recipe(epochs=40, batch_tokens=300, evaluations=4)
+    plan = short_training(epochs=40, batch_tokens=300, evaluations=4)
     run, _ = train(tmp_path / "trained", plan, spelling(), kind="transformer")
     assert max(near(offsets, 0) for offsets in aligned(run).values()) > 0.9  # measured: 0.99
     drawn = aligned(new_run(tmp_path / "new", spelling(), plan, kind="transformer"))

@@ -19,7 +19,7 @@ from regard.models.search import Hypothesis
 from regard.tasks import run as runs
 from regard.tasks import seq2seq
 from regard.tasks.run import in_windows
-from small_runs import backwards, new_run, recipe
+from small_runs import backwards, new_run, short_training
 
 LINES = 50_000
 
@@ -57,7 +57,7 @@ def test_a_large_file_streams_in_order_and_in_little_memory(tmp_path: Path, monk
     wanted = ["".join(drawn.choices("abcdef", k=drawn.choice([0, 1, 2, 30]))) for _ in range(LINES)]
     with gzip.open(tmp_path / "lines.gz", "wt", encoding="utf-8") as stream:
         stream.writelines(f"{line}\n" for line in wanted)
-    run, read = new_run(tmp_path / "run", backwards(), recipe()), []
+    run, read = new_run(tmp_path / "run", backwards(), short_training()), []
     run.max_length = 30
     monkeypatch.setattr(seq2seq, "beam_search", echo)
     tracemalloc.start()

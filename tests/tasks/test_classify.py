@@ -17,8 +17,7 @@ from regard.errors import DataError, RunError
 from regard.models.classifier import ClassifierConfig
 from regard.tasks import classify
 from regard.tasks.classify import ClassifyRun, spelling
-from regard.training.lightning_module import Recipe
-from regard.training.trainer import fit, remember
+from regard.training import TrainingSettings, fit, record_provenance
 from small_runs import silent
 
 DECIDING = {"lovely": "good", "fine": "good", "dreary": "bad", "dull": "bad", "odd": "so-so"}
@@ -54,10 +53,10 @@ def new(examples: list[Labelled], **options: object) -> ClassifyRun:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> ClassifyRun:
     directory, train = tmp_path_factory.mktemp("films"), films(150, 0)
     run = new(train)
-    recipe = Recipe(epochs=8, learning_rate=0.02, warmup=10, batch_tokens=100, average=0.9, evaluations=2)
-    remember(run, train, recipe, {})
+    settings = TrainingSettings(epochs=8, learning_rate=0.02, warmup=10, batch_tokens=100, average=0.9, evaluations=2)
+    record_provenance(run, train, settings, {})
     run.create(directory)
-    fit(run, train, films(40, 1), recipe, directory, console=silent())
+    fit(run, train, films(40, 1), settings, directory, console=silent())
     return ClassifyRun.load(directory)
 
 
@@ -76,8 +75,8 @@ def test_encoders_learn_too(encoder: str, tmp_path: Path) -> None:
     train = films(100, 0)
     run = new(train, **ENCODERS[encoder])
     run.create(tmp_path)
-    recipe = Recipe(epochs=16, learning_rate=0.02, warmup=10, batch_tokens=100, average=0.9, evaluations=1)
-    outcome = fit(run, train, films(40, 1), recipe, tmp_path, console=silent())
+    settings = TrainingSettings(epochs=16, learning_rate=0.02, warmup=10, batch_tokens=100, average=0.9, evaluations=1)
+    outcome = fit(run, train, films(40, 1), settings, tmp_path, console=silent())
     assert outcome.dev.values["accuracy"] > 0.95
 
 

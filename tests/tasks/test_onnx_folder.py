@@ -23,7 +23,7 @@ from regard.positions import ALiBi, Rotary, Shaw, T5Bias
 from regard.tasks import onnx_folder as export
 from regard.tasks.onnx_folder import FILES, export_run
 from regard.tasks.seq2seq import Search, Seq2SeqRun
-from small_runs import backwards, new_run, recipe
+from small_runs import backwards, new_run, short_training
 
 pytest_plugins = ["command_fixtures"]
 SOURCES, TARGETS, BOUND = 11, 13, 1e-5
@@ -116,7 +116,7 @@ def test_export_makes_a_folder_whose_example_answers_as_predict_does(
 
 def test_a_transformer_with_all_positions_and_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"encoder_layers": 2, "positions": "learned", "norm_first": False}
-    run = new_run(tmp_path / "run", backwards(), recipe(), kind="transformer", **sizes)
+    run = new_run(tmp_path / "run", backwards(), short_training(), kind="transformer", **sizes)
     # One model for all encodings: an export takes long
     encodings = [T5Bias(2, buckets=8, max_distance=9), ALiBi(2)], [Rotary(8), Shaw(8, 3)]
     for side, others in zip((run.model.encoder, run.model.decoder), encodings, strict=True):

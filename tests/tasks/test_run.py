@@ -20,7 +20,7 @@ from regard.tasks import run as run_module
 from regard.tasks import seq2seq
 from regard.tasks.run import FORMAT
 from regard.tasks.seq2seq import Search, Seq2SeqRun
-from small_runs import backwards, new_run, recipe
+from small_runs import backwards, new_run, short_training
 
 POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"]
 FILES = ["config.json", "source.vocabulary.json", "target.vocabulary.json", "model.safetensors"]
@@ -37,7 +37,7 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def untrained(tmp_path: Path, **options: object) -> Path:
-    run = new_run(tmp_path / "run", backwards(), recipe(), {"data": "words.tsv"}, **options)
+    run = new_run(tmp_path / "run", backwards(), short_training(), {"data": "words.tsv"}, **options)
     with torch.no_grad():  # so that answers differ, and end at various lengths
         for parameter in run.model.parameters():
             parameter.mul_(3 if run.model.config.kind == "recurrent" else 1.5)
@@ -68,7 +68,7 @@ def refused(folder: Path, match: str) -> None:
     ],
 )
 def test_what_is_written_is_read_again(options: dict[str, object], tmp_path: Path) -> None:
-    first = new_run(tmp_path / "again", backwards(), recipe(), {"data": "ä"}, **options)
+    first = new_run(tmp_path / "again", backwards(), short_training(), {"data": "ä"}, **options)
     first.save_weights(tmp_path / "again")
     second = Seq2SeqRun.load(str(tmp_path / "again"))
     assert not second.model.training
@@ -102,7 +102,7 @@ def test_a_kind_that_is_not_known_is_refused_naming_those_that_are(folder: Path)
 def test_learned_positions_reach_as_far_as_answers_do(tmp_path: Path) -> None:
     pairs = backwards()
     longer = [example._replace(target=example.target * 3) for example in pairs.examples]
-    run = new_run(tmp_path, replace(pairs, examples=longer), recipe(), kind="transformer", positions="learned")
+    run = new_run(tmp_path, replace(pairs, examples=longer), short_training(), kind="transformer", positions="learned")
     with torch.no_grad():
         run.model.decoder.norm.bias.fill_(1)
         run.model.target_embedding.weight[EOS] = -9  # answers never end

@@ -19,8 +19,7 @@ from regard.errors import ArgumentError, DataError, RunError
 from regard.models.tagger import TaggerConfig
 from regard.tasks import tag
 from regard.tasks.tag import Example, Tagged, TagRun, read_tagged
-from regard.training.lightning_module import Recipe
-from regard.training.trainer import fit, remember
+from regard.training import TrainingSettings, fit, record_provenance
 from small_runs import silent
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -55,10 +54,10 @@ def new(examples: list[Example], encoder: str = "recurrent", **options: Any) -> 
 def test_what_suffixes_tell_is_learned(encoder: str, tmp_path: Path) -> None:
     train, dev = sentences(101, 0), sentences(41, 1)
     run = new(train, encoder, layers=1)
-    recipe = Recipe(None, 20, 1e-2, 20, 100, label_smoothing=0.0, average=0.9, evaluations=4)
-    remember(run, train, recipe, {})
+    settings = TrainingSettings(None, 20, 1e-2, 20, 100, label_smoothing=0.0, average=0.9, evaluations=4)
+    record_provenance(run, train, settings, {})
     run.create(tmp_path)
-    outcome = fit(run, train, dev, recipe, tmp_path, console=silent())
+    outcome = fit(run, train, dev, settings, tmp_path, console=silent())
     assert outcome.dev.values["accuracy"] == 1.0
     opened = TagRun.load(tmp_path)
     assert opened.score(dev).values == outcome.dev.values

@@ -19,10 +19,8 @@ from regard.data.batches import TokenBudgetSampler
 from regard.data.pairs import Example
 from regard.errors import RunError
 from regard.tasks.seq2seq import Seq2SeqRun
-from regard.training import processes
-from regard.training.lightning_module import Recipe
-from regard.training.trainer import fit
-from small_runs import at_update, backwards, new_run, recipe, rows, silent
+from regard.training import TrainingSettings, fit, processes
+from small_runs import at_update, backwards, new_run, rows, short_training, silent
 
 pytestmark = pytest.mark.slow
 
@@ -98,16 +96,16 @@ def weights(module: Any) -> torch.Tensor:
 
 def learn(directory: Path, kind: str) -> list[dict[str, torch.Tensor]]:
     """The gradients of every update of a training in float64, without anything random."""
-    pairs, plan = uneven(), recipe(epochs=2, clip=1e9, label_smoothing=0.1)
-    run = processes.from_first(lambda: new_run(directory, pairs, plan, kind=kind, dropout=0.0))
+    pairs, plan = uneven(), short_training(epochs=2, clip=1e9, label_smoothing=0.1)
+    run = processes.from_rank_zero(lambda: new_run(directory, pairs, plan, kind=kind, dropout=0.0))
     run.model.double()
     return watched(gradients, lambda: fit(run, pairs.examples, pairs.examples, plan, directory, console=silent()))
 
 
-def begin(directory: Path, plan: Recipe) -> tuple[Seq2SeqRun, Any]:
+def begin(directory: Path, plan: TrainingSettings) -> tuple[Seq2SeqRun, Any]:
     """A run with dropout, and what trains it."""
     pairs = uneven()
-    run = processes.from_first(lambda: new_run(directory, pairs, plan, dropout=0.3))
+    run = processes.from_rank_zero(lambda: new_run(directory, pairs, plan, dropout=0.3))
     return run, lambda run, **how: fit(run, pairs.examples, pairs.examples, plan, directory, console=silent(), **how)
 
 
@@ -115,12 +113,12 @@ def work(folder: str) -> None:
     """All that is asked of processes together, at once, as it takes seconds to start them."""
     torch.set_num_threads(1)
     here, found = Path(folder), {}
-    with processes.joined():
-        last = processes.rank() == processes.count() - 1
+    with processes.process_group():
+        last = processes.rank() == processes.world_size() - 1
         for kind in ("recurrent", "transformer"):
             found[kind] = learn(here / kind, kind)
 
-        plan = recipe(epochs=3, evaluations=3)
+        plan = short_training(epochs=3, evaluations=3)
         run, train = begin(here / "whole", plan)
         found["whole"] = watched(weights, lambda: train(run))
 
@@ -133,14 +131,14 @@ def work(folder: str) -> None:
         run = Seq2SeqRun.load(here / "stopped", trained=False)
         found["resumed"] = watched(weights, lambda: train(run, resume=True))
 
-        run, train = begin(here / "minutes", recipe(epochs=None, minutes=0.02, patience=99))
+        run, train = begin(here / "minutes", short_training(epochs=None, minutes=0.02, patience=99))
         found["minutes"] = watched(weights, lambda: train(run))
 
         def fail() -> None:
             raise RunError("no room")
 
         try:
-            processes.from_first(fail)
+            processes.from_rank_zero(fail)
         except RunError as error:
             found["error"] = str(error)
         torch.save(found, here / f"{processes.rank()}.pt")
@@ -174,7 +172,7 @@ def test_two_processes_make_every_gradient_of_one(kind: str, found: Any, tmp_pat
 
 
 def test_a_batch_that_is_too_small_for_all_was_among_them(tmp_path: Path) -> None:
-    pairs, plan = uneven(), recipe()
+    pairs, plan = uneven(), short_training()
     run = new_run(tmp_path, pairs, plan)
     lengths = run.lengths(run.encode(pairs.examples))
     shares = list(TokenBudgetSampler(*lengths, tokens=plan.batch_tokens, share=(1, 2)))

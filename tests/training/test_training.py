@@ -6,6 +6,8 @@ import io
 import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+import regard.training
 from regard import _files as files
 from regard._symbols import BOS, EOS, PAD
 from regard.data.batches import Batch, TokenBudgetSampler
@@ -22,23 +25,21 @@ from regard.data.vocabulary import Vocabulary
 from regard.errors import ArgumentError, RegardError, RunError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
 from regard.tasks.seq2seq import Seq2SeqRun
-from regard.training import callbacks
-from regard.training.callbacks import Pace
-from regard.training.lightning_module import Recipe, Training, rate
-from regard.training.trainer import fit
-from small_runs import at_update, backwards, full_disk, new_run, no_space, recipe, rows, silent, train
+from regard.training import TrainingModule, TrainingSettings, callbacks, fit, learning_rate
+from regard.training.callbacks import Progress
+from small_runs import at_update, backwards, full_disk, new_run, no_space, rows, short_training, silent, train
 
 BATCH = Batch(
     torch.tensor([[4, 5, 6], [7, 8, 0]]), torch.tensor([3, 2]), torch.tensor([[BOS, 4, 5, 6, EOS], [BOS, 7, EOS, 0, 0]])
 )
 
 
-def module(**options: object) -> Training:
+def module(**options: object) -> TrainingModule:
     torch.manual_seed(0)
     model = RecurrentSeq2Seq(RecurrentConfig(9, 9, 4, 6, dropout=0.0))
     letters = Vocabulary.from_units("abcde")
     run = Seq2SeqRun(model, letters, letters, Units("chars"), Units("chars"), 20, 1.0)
-    return Training(run, recipe(**options), lambda: 0.5)
+    return TrainingModule(run, short_training(**options), lambda: 0.5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -78,13 +79,13 @@ def test_only_matrices_decay() -> None:
     assert {p for group in groups for p in group["params"]} == set(training.model.parameters())
 
 
-def test_the_rate_climbs_and_falls() -> None:
-    plan = Recipe(epochs=1, learning_rate=3.0, warmup=4)
-    assert [rate(step, 0.0, plan) for step in range(6)] == pytest.approx([0.75, 1.5, 2.25, 3.0, 3.0, 3.0])
-    falls = [rate(100, progress / 10, plan) for progress in range(11)]
+def test_the_learning_rate_climbs_and_falls() -> None:
+    plan = TrainingSettings(epochs=1, learning_rate=3.0, warmup=4)
+    assert [learning_rate(step, 0.0, plan) for step in range(6)] == pytest.approx([0.75, 1.5, 2.25, 3.0, 3.0, 3.0])
+    falls = [learning_rate(100, progress / 10, plan) for progress in range(11)]
     assert falls == sorted(falls, reverse=True)
-    assert (falls[5], falls[10], rate(100, 1.7, plan)) == pytest.approx((3 * 0.51, 0.06, 0.06))
-    assert rate(0, 0.0, Recipe(epochs=1, learning_rate=5.0, warmup=0)) == pytest.approx(5.0)
+    assert (falls[5], falls[10], learning_rate(100, 1.7, plan)) == pytest.approx((3 * 0.51, 0.06, 0.06))
+    assert learning_rate(0, 0.0, TrainingSettings(epochs=1, learning_rate=5.0, warmup=0)) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +106,9 @@ def test_the_rate_climbs_and_falls() -> None:
         {"epochs": 1, "average": 1.0},
     ],
 )
-def test_a_wrong_recipe_is_refused(options: dict[str, float]) -> None:
+def test_wrong_settings_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ArgumentError, match="expected") as caught:
-        Recipe(**options)
+        TrainingSettings(**options)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -115,7 +116,7 @@ def test_it_learns_to_spell_backwards(tmp_path: Path, monkeypatch: pytest.Monkey
     rates: list[float] = []
     at_update(monkeypatch, None, lambda self: rates.append(self.trainer.optimizers[0].param_groups[1]["lr"]))
     console = Console(file=io.StringIO(), width=200)
-    plan, pairs = recipe(epochs=50, evaluations=5, patience=9), backwards()
+    plan, pairs = short_training(epochs=50, evaluations=5, patience=9), backwards()
     run, outcome = train(tmp_path, plan, pairs, console=console, embed_dim=16, hidden_dim=32)
     assert outcome.signal is None
     assert outcome.dev.values["error_rate"] < 0.05
@@ -129,7 +130,7 @@ def test_it_learns_to_spell_backwards(tmp_path: Path, monkeypatch: pytest.Monkey
         "log.csv",
     }
     updates = len(rates)
-    assert rates == pytest.approx([rate(n, n / updates, plan) for n in range(updates)])
+    assert rates == pytest.approx([learning_rate(n, n / updates, plan) for n in range(updates)])
     log = rows(tmp_path)
     assert [int(row["epoch"]) for row in log] == [10, 20, 30, 40, 50]
     assert int(log[-1]["update"]) == updates
@@ -143,16 +144,16 @@ def test_it_learns_to_spell_backwards(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_transformer_learns_it_as_well(positions: str, tmp_path: Path) -> None:
     pairs = backwards()
     options = {"kind": "transformer", "positions": positions, "dim": 32, "dropout": 0.0}
-    run, outcome = train(tmp_path, recipe(epochs=40, evaluations=2, learning_rate=5e-3), pairs, **options)
+    run, outcome = train(tmp_path, short_training(epochs=40, evaluations=2, learning_rate=5e-3), pairs, **options)
     assert outcome.dev.values["error_rate"] < 0.1
     loaded, kept = (one.score(pairs.examples).values["error_rate"] for one in (Seq2SeqRun.load(tmp_path), run))
     assert loaded == kept < 0.1
 
 
 def test_the_average_is_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Training] = []
+    seen: list[TrainingModule] = []
     at_update(monkeypatch, 1, seen.append)
-    run, _ = train(tmp_path, recipe(epochs=1, evaluations=1))
+    run, _ = train(tmp_path, short_training(epochs=1, evaluations=1))
     average = seen[0].average
     assert int(average.n_averaged) > 2
     for name, tensor in load_file(tmp_path / "model.safetensors").items():
@@ -161,7 +162,7 @@ def test_the_average_is_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_best_is_kept_and_no_progress_ends_it(tmp_path: Path) -> None:
-    plan = recipe(epochs=30, evaluations=30, patience=3, learning_rate=1e-30)
+    plan = short_training(epochs=30, evaluations=30, patience=3, learning_rate=1e-30)
     _, outcome = train(tmp_path, plan)
     log = rows(tmp_path)
     assert [int(row["epoch"]) for row in log] == [1, 2, 3, 4]  # the first is best, then three without a better one
@@ -182,13 +183,13 @@ def test_the_best_is_kept_and_no_progress_ends_it(tmp_path: Path) -> None:
 def test_every_epoch_is_shuffled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epochs: list[int] = []
     monkeypatch.setattr(TokenBudgetSampler, "set_epoch", lambda _, epoch: epochs.append(epoch))
-    train(tmp_path, recipe(epochs=3))
+    train(tmp_path, short_training(epochs=3))
     assert sorted(set(epochs)) == [0, 1, 2]
     assert epochs == sorted(epochs)
 
 
 def test_minutes_end_it(tmp_path: Path) -> None:
-    _, outcome = train(tmp_path, recipe(epochs=None, minutes=0.01, evaluations=3))
+    _, outcome = train(tmp_path, short_training(epochs=None, minutes=0.01, evaluations=3))
     assert 0.6 <= outcome.seconds < 6
     assert float(rows(tmp_path)[-1]["minutes"]) >= 0.01
 
@@ -196,16 +197,16 @@ def test_minutes_end_it(tmp_path: Path) -> None:
 def test_time_counts_on_over_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(callbacks.time, "monotonic", lambda: clock[0])
-    first = Pace(minutes=1.0, updates=0)
+    first = Progress(minutes=1.0, updates=0)
     first.on_train_start(None, None)
     clock[0] += 15
-    assert (first.seconds, first.progress()) == (15, 0.25)
-    second = Pace(minutes=1.0, updates=0)
+    assert (first.seconds, first.fraction()) == (15, 0.25)
+    second = Progress(minutes=1.0, updates=0)
     second.load_state_dict(first.state_dict())
     clock[0] += 1000
     second.on_train_start(None, None)
     clock[0] += 30
-    assert (second.seconds, second.progress()) == (45, 0.75)
+    assert (second.seconds, second.fraction()) == (45, 0.75)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -214,7 +215,7 @@ def test_a_signal_ends_it_and_the_best_so_far_is_kept(
 ) -> None:
     before = signal.getsignal(number)
     at_update(monkeypatch, 7, lambda _: os.kill(os.getpid(), number))
-    run, outcome = train(tmp_path, recipe(epochs=100, evaluations=100))
+    run, outcome = train(tmp_path, short_training(epochs=100, evaluations=100))
     assert outcome.signal == number
     assert [row["update"] for row in rows(tmp_path)] == ["5"]  # the update under way was finished, no score after it
     assert (tmp_path / "resume.ckpt").exists()
@@ -226,7 +227,7 @@ def test_a_signal_ends_it_and_the_best_so_far_is_kept(
 def test_a_run_stopped_in_its_last_update_is_resumed_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, pairs = recipe(epochs=2, evaluations=2), backwards()
+    plan, pairs = short_training(epochs=2, evaluations=2), backwards()
     run = new_run(tmp_path, pairs, plan)
     updates = 2 * len(
         TokenBudgetSampler([len(a) for a, _ in pairs.examples], [len(b) + 2 for _, b in pairs.examples], tokens=50)
@@ -244,7 +245,7 @@ def test_a_run_stopped_in_its_last_update_is_resumed_to_its_end(
 
 def test_a_signal_in_the_first_update_leaves_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_update(monkeypatch, 0, lambda _: os.kill(os.getpid(), signal.SIGTERM))
-    _, outcome = train(tmp_path, recipe(epochs=100))
+    _, outcome = train(tmp_path, short_training(epochs=100))
     assert outcome.signal == signal.SIGTERM
     assert [row["update"] for row in rows(tmp_path)] == ["1"]
     assert not (tmp_path / "resume.ckpt").exists()
@@ -257,7 +258,7 @@ def test_a_second_signal_interrupts_at_once(
 ) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
-    def twice(_: Training) -> None:
+    def twice(_: TrainingModule) -> None:
         for number in numbers:
             os.kill(os.getpid(), number)
             time.sleep(0.01)
@@ -265,42 +266,42 @@ def test_a_second_signal_interrupts_at_once(
 
     at_update(monkeypatch, 7, twice)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, recipe(epochs=100, evaluations=100))
+        train(tmp_path, short_training(epochs=100, evaluations=100))
     Seq2SeqRun.load(tmp_path)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_a_loss_that_is_no_number_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoil(training: Training) -> None:
+    def spoil(training: TrainingModule) -> None:
         torch.nn.init.constant_(training.model.output.bias, math.nan)
 
     at_update(monkeypatch, 7, spoil)
     with pytest.raises(RegardError, match=r"loss became nan at update 7; lower --lr") as caught:
-        train(tmp_path, recipe(epochs=100, evaluations=100))
+        train(tmp_path, short_training(epochs=100, evaluations=100))
     assert len(str(caught.value).splitlines()) == 1
     assert all(tensor.isfinite().all() for tensor in Seq2SeqRun.load(tmp_path).model.state_dict().values())
 
 
 def test_far_too_high_a_rate_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(RegardError, match="lower --lr"):
-        train(tmp_path, recipe(epochs=9, evaluations=1, learning_rate=1e30, warmup=0))
+        train(tmp_path, short_training(epochs=9, evaluations=1, learning_rate=1e30, warmup=0))
 
 
 def test_a_failure_gives_the_terminal_its_cursor_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoil(training: Training) -> None:
+    def spoil(training: TrainingModule) -> None:
         torch.nn.init.constant_(training.model.output.bias, math.nan)
 
     at_update(monkeypatch, 2, spoil)
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
     with pytest.raises(RegardError):
-        train(tmp_path, recipe(), console=terminal)
+        train(tmp_path, short_training(), console=terminal)
     shown = terminal.file.getvalue()
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
 def test_a_bar_shows_how_far_it_is(tmp_path: Path) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
-    train(tmp_path, recipe(), console=terminal)
+    train(tmp_path, short_training(), console=terminal)
     assert "epoch 2  loss" in terminal.file.getvalue()
     assert "best dev exact" in terminal.file.getvalue()
 
@@ -339,13 +340,13 @@ def test_a_disk_that_fills_up_leaves_the_former_model(
 
     monkeypatch.setattr(files.os, "replace", second_fails)
     with pytest.raises(RunError, match=rf"cannot write .*{file} \(No space left on device\)"):
-        train(tmp_path, recipe(epochs=9, evaluations=9))
+        train(tmp_path, short_training(epochs=9, evaluations=9))
     Seq2SeqRun.load(tmp_path)
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_disk_that_is_full_is_said_by_the_system_itself(tmp_path: Path) -> None:
-    plan, pairs = recipe(), backwards()
+    plan, pairs = short_training(), backwards()
     run = new_run(tmp_path, pairs, plan)
     run.save_weights(tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
@@ -361,19 +362,19 @@ def test_a_disk_that_is_full_is_said_by_the_system_itself(tmp_path: Path) -> Non
 def test_a_log_that_cannot_be_written_is_an_error_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "log.csv").mkdir()
     with pytest.raises(RunError, match=r"cannot write .*log\.csv \(Is a directory\)"):
-        train(tmp_path, recipe())
+        train(tmp_path, short_training())
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     for path in (tmp_path / "taken", tmp_path / "taken" / "below"):
         with pytest.raises(RunError, match=r"cannot write .*taken.*; .*choose another folder with --out"):
-            new_run(path, backwards(), recipe())
+            new_run(path, backwards(), short_training())
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
 def test_a_damaged_state_of_training_is_said(content: bytes | None, tmp_path: Path) -> None:
-    plan, pairs, state = recipe(epochs=1), backwards(), tmp_path / "resume.ckpt"
+    plan, pairs, state = short_training(epochs=1), backwards(), tmp_path / "resume.ckpt"
     run = new_run(tmp_path, pairs, plan)
     if content is None:
         torch.save({"weights": torch.ones(1000)}, state)
@@ -382,3 +383,36 @@ def test_a_damaged_state_of_training_is_said(content: bytes | None, tmp_path: Pa
     with pytest.raises(RunError, match=r"resume\.ckpt: the state of training is damaged") as caught:
         fit(run, pairs.examples, pairs.examples, plan, tmp_path, console=silent(), resume=True)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_training_exports() -> None:
+    names = ["Outcome", "TrainingModule", "TrainingSettings", "fit", "learning_rate", "record_provenance"]
+    assert regard.training.__all__ == dir(regard.training) == names
+    assert all(getattr(regard.training, name).__name__ == name for name in names)
+
+
+def test_settings_need_no_torch() -> None:
+    code = "import sys, regard.training.settings; print({'torch', 'lightning'} & set(sys.modules))"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "differing"),
+    [
+        ("seq2seq", "recurrent", {"minutes": 2.0}),
+        ("seq2seq", "transformer", {"minutes": 2.0, "warmup": 300}),
+        ("tag", "recurrent", {"epochs": 10, "batch_tokens": 500}),
+        ("classify", "none", {"epochs": 8, "batch_tokens": 600, "label_smoothing": 0.1, "warmup": 100}),
+    ],
+)
+def test_settings_that_suit_a_task(task: str, model: str, differing: dict[str, float]) -> None:
+    assert TrainingSettings.for_task(task, model) == TrainingSettings(**differing)
+    differing = {name: value for name, value in differing.items() if name not in ("minutes", "epochs")}
+    chosen = {"epochs": 3, "seed": 5}
+    assert TrainingSettings.for_task(task, model, **chosen) == TrainingSettings(**differing, **chosen)
+
+
+def test_a_task_that_is_none_has_no_settings() -> None:
+    with pytest.raises(ArgumentError, match="task: expected one of 'seq2seq', 'tag', 'classify', got 'parse'"):
+        TrainingSettings.for_task("parse")

@@ -15,7 +15,7 @@ from regard.cli.tasks import TASKS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.training.lightning_module import Recipe
+    from regard.training.settings import TrainingSettings
 
 _UNITS = ("units", "source_units", "target_units")
 _OF_ALL = {  # options of every task
@@ -201,12 +201,12 @@ def train(
 
     from regard.cli.train_run import begin
     from regard.cli.train_run import resume as go_on
-    from regard.training.processes import joined, rank
+    from regard.training.processes import process_group, rank
 
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     given = {name for name, value in context.params.items() if _given(context, name)}
     _check(context, given)
-    with joined():
+    with process_group():
         console.quiet = rank() > 0  # one of several processes speaks
         if resume is not None:
             go_on(resume, console)
@@ -267,13 +267,13 @@ def _options(context: Context, given: set[str], task: str) -> dict[str, Any]:
     return {**left_out, **kept, "model": model}
 
 
-def _recipe(options: dict[str, Any], task: str) -> Recipe:
-    from regard.training.lightning_module import Recipe
+def _recipe(options: dict[str, Any], task: str) -> TrainingSettings:
+    from regard.training.settings import TrainingSettings
 
     length = {name: options[name] for name in ("minutes", "epochs")}
     if length == {"minutes": None, "epochs": None}:
         length = TASKS[task].LENGTH
-    return Recipe(
+    return TrainingSettings(
         length.get("minutes"),
         length.get("epochs"),
         options["lr"],

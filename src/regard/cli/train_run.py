@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from regard.data.splits import Split
     from regard.tasks.run import Run
-    from regard.training.lightning_module import Recipe
+    from regard.training.settings import TrainingSettings
 
 __all__ = ["begin", "resume"]
 
@@ -32,20 +32,20 @@ _Parts = tuple["Split", "Split | None", "Split | None"]
 _Splits = tuple["Split", "Split", "Split | None"]
 
 
-def begin(task: str, options: dict[str, Any], recipe: Recipe, console: Console) -> None:
+def begin(task: str, options: dict[str, Any], recipe: TrainingSettings, console: Console) -> None:
     """Make a run for the data, and train it."""
-    from regard.training.processes import from_first
-    from regard.training.trainer import remember
+    from regard.training.processes import from_rank_zero
+    from regard.training.trainer import record_provenance
 
     facts = {name: options[name] for name in ("data", "dev", "test", "stress")}
-    directory = from_first(lambda: _new(options["out"] or _free(Path("runs") / _stem(facts["data"]))))
+    directory = from_rank_zero(lambda: _new(options["out"] or _free(Path("runs") / _stem(facts["data"]))))
     with _examples_stored(options["on_disk"], facts["data"], directory, console):
         parts = _parts(facts, lambda path: TASKS[task].read(path, options))
         run = TASKS[task].new(parts[0], options)  # which knows nothing of what is set apart
         splits = _splits(run, parts, facts, console)
         located = {name: _absolute(facts[name]) for name in ("data", "dev", "test")}
-        remember(run, splits[0].examples, recipe, {**facts, **located, "on_disk": options["on_disk"]})
-        from_first(lambda: run.create(directory))
+        record_provenance(run, splits[0].examples, recipe, {**facts, **located, "on_disk": options["on_disk"]})
+        from_rank_zero(lambda: run.create(directory))
         _fit(run, splits, recipe, directory, console, again=False)
 
 
@@ -61,7 +61,7 @@ def _new(directory: Path) -> Path:
 def resume(directory: Path, console: Console) -> None:
     """Go on with a run that was interrupted."""
     from regard.tasks.registry import open_run
-    from regard.training.lightning_module import Recipe
+    from regard.training.settings import TrainingSettings
     from regard.training.trainer import are_examples_of
 
     run = open_run(directory, trained=False)
@@ -70,7 +70,7 @@ def resume(directory: Path, console: Console) -> None:
             f"{directory}: nothing to resume: training came to its end, or was stopped in its first epoch; train again"
         )
     try:
-        facts, recipe = {name: run.training[name] for name in _FACTS}, Recipe(**run.training["recipe"])
+        facts, recipe = {name: run.training[name] for name in _FACTS}, TrainingSettings(**run.training["recipe"])
     except (KeyError, TypeError) as error:
         raise RunError(f"{directory}: config.json does not tell how it was trained (no {error}); train anew") from error
     with _examples_stored(run.training.get("on_disk", False), facts["data"], directory, console):
@@ -122,7 +122,9 @@ def _splits(run: Run, parts: _Parts, facts: dict[str, Any], console: Console) ->
     return splits
 
 
-def _fit(run: Run, splits: _Splits, recipe: Recipe, directory: Path, console: Console, *, again: bool) -> None:
+def _fit(
+    run: Run, splits: _Splits, recipe: TrainingSettings, directory: Path, console: Console, *, again: bool
+) -> None:
     from regard.training.processes import rank
     from regard.training.trainer import fit
 

@@ -1,4 +1,4 @@
-"""What goes on beside training: choosing the best model, keeping a state to resume from, stopping, showing progress."""
+"""Training callbacks: measure progress, keep the best model, save the state to resume from, stop on signals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import rich.progress
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard._files import disk_errors, write_atomically
 from regard.tasks.metrics import Scores
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
-__all__ = ["Bar", "Best", "Pace", "Resume", "Stop"]
+__all__ = ["KeepBest", "Progress", "ProgressBar", "SaveState", "StopOnSignal"]
 
 
-class Pace(Callback):
-    """Tells which share of training has passed: of the minutes, or of the updates. Time counts on over a resume."""
+class Progress(Callback):
+    """A measure of how much of training has passed, in minutes or updates; time keeps counting after a resume."""
+
+    state_key = "Pace"  # in the states of interrupted runs, as in the other callbacks
 
     def __init__(self, minutes: float | None, updates: int) -> None:
         self._seconds = None if minutes is None else 60 * minutes
@@ -42,8 +44,8 @@ class Pace(Callback):
         """Seconds of training so far."""
         return self._before + (0.0 if self._started is None else time.monotonic() - self._started)
 
-    def progress(self) -> float:
-        """From 0 to 1."""
+    def fraction(self) -> float:
+        """Return the fraction of training that has passed, from 0 to 1."""
         return min(1.0, self._done / self._updates if self._seconds is None else self.seconds / self._seconds)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -61,36 +63,36 @@ class Pace(Callback):
         self._before, self._done = state_dict["seconds"], state_dict["done"]
 
 
-class Stop(Callback):
-    """Ends training after the update under way once a signal has asked for it, or another callback has.
+class StopOnSignal(Callback):
+    """A stop after the update under way, on SIGINT or SIGTERM, or when another callback asks for it.
 
-    It comes after these: of several processes, all end when one has a reason to.
+    It comes after the other callbacks that stop training: of several processes, all stop when one has a reason to.
     """
 
     signal: int | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # By now Lightning has put a handler before ours that on SIGTERM leaves the process without a word
-        self._listen()
+        # By now Lightning has installed a handler that ends the process on SIGTERM without a message
+        self._install()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        number, should_stop = processes.largest(self.signal or 0, trainer.should_stop)
+        number, should_stop = processes.all_max(self.signal or 0, trainer.should_stop)
         self.signal = int(number) or None
         trainer.should_stop = bool(should_stop or number)
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Within, the first SIGINT or SIGTERM asks training to end, the second interrupts at once."""
-        before = self._listen()
+        """Within the context, the first SIGINT or SIGTERM asks training to stop; a second one interrupts at once."""
+        before = self._install()
         try:
             yield
-        except SystemExit:  # what Lightning makes of an interrupt
+        except SystemExit:  # Lightning's answer to an interrupt
             raise KeyboardInterrupt from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _listen(self) -> dict[int, Any]:
+    def _install(self) -> dict[int, Any]:
         return {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def _handle(self, number: int, _: FrameType | None) -> None:
@@ -99,27 +101,29 @@ class Stop(Callback):
         self.signal = number
 
 
-class Best(Callback):
-    """Scores the averaged weights on the dev set now and then, keeps the best, and stops when nothing gets better.
+class KeepBest(Callback):
+    """Scores the averaged weights on the dev set now and then, keeps the best, and stops when no score is better.
 
-    The better of two models has the higher ``sort_key``. Of several processes the first does all this.
+    The better of two models has the higher ``sort_key`` of its scores. Of several processes, number 0 does all this.
     """
+
+    state_key = "Best"
 
     def __init__(
         self,
         evaluate: Callable[[], Scores],
         keep: Callable[[], None],
-        pace: Pace,
-        stop: Stop,
+        progress: Progress,
+        stop: StopOnSignal,
         log: Path,
         *,
         evaluations: int,
         patience: int,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self.scores: Scores | None = None
-        self._evaluate, self._keep, self._pace, self._stop = evaluate, keep, pace, stop
-        self._log, self._say = log, say
+        self._evaluate, self._keep, self._progress, self._stop = evaluate, keep, progress, stop
+        self._log, self._report = log, report
         self._evaluations, self._patience = evaluations, patience
         self._due, self._worse = 1, 0
         self._epoch, self._loss, self._tokens, self._since = 0, 0.0, 0, 0.0
@@ -131,7 +135,7 @@ class Best(Callback):
         self._loss += 0.02 * (outputs["mean"] - self._loss) if self._loss else outputs["mean"]
         self._tokens += outputs["targets"]
         ends = trainer.should_stop or self._stop.signal is not None
-        if trainer.is_global_zero and self._pace.progress() * self._evaluations >= self._due and not ends:
+        if trainer.is_global_zero and self._progress.fraction() * self._evaluations >= self._due and not ends:
             self.measure(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -140,7 +144,7 @@ class Best(Callback):
 
     def measure(self, trainer: Trainer) -> None:
         """Score the model as it is, and keep it if it is the best so far."""
-        speed = self._tokens / max(1e-9, self._pace.seconds - self._since)
+        speed = self._tokens / max(1e-9, self._progress.seconds - self._since)
         scores = self._evaluate()
         better = self.scores is None or scores.sort_key > self.scores.sort_key
         if better:
@@ -152,21 +156,21 @@ class Best(Callback):
         row = {
             "epoch": self._epoch,
             "update": trainer.global_step,
-            "minutes": round(self._pace.seconds / 60, 3),
+            "minutes": round(self._progress.seconds / 60, 3),
             "loss": round(self._loss, 4),
             "tokens_per_second": round(speed),
             **{f"dev_{name}": value for name, value in {**scores.values, "count": scores.count}.items()},
         }
         self._write(row)
-        self._say(
-            f"{100 * self._pace.progress():3.0f} %  epoch {self._epoch}  loss {self._loss:.3f}  "
+        self._report(
+            f"{100 * self._progress.fraction():3.0f} %  epoch {self._epoch}  loss {self._loss:.3f}  "
             f"dev {scores}{'  best' if better else ''}"
         )
-        self._due = int(self._pace.progress() * self._evaluations) + 1
-        self._tokens, self._since = 0, self._pace.seconds
+        self._due = int(self._progress.fraction() * self._evaluations) + 1
+        self._tokens, self._since = 0, self._progress.seconds
 
     def status(self) -> str:
-        """One short line for a progress bar."""
+        """Return one short line for a progress bar."""
         best = "" if self.scores is None else f"  best dev {str(self.scores).split(',')[0]}"
         return f"epoch {self._epoch}  loss {self._loss:.3f}{best}"
 
@@ -190,8 +194,10 @@ class Best(Callback):
         self._due, self._worse, self._loss = state_dict["due"], state_dict["worse"], state_dict["loss"]
 
 
-class Resume(Callback):
-    """Writes, after every whole epoch, all that training needs to go on as if it had never stopped."""
+class SaveState(Callback):
+    """Writes, after every whole epoch, all that is needed to resume training as if it had never stopped."""
+
+    state_key = "Resume"
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -207,26 +213,26 @@ class Resume(Callback):
             return
         if trainer.is_global_zero:
             write_atomically(self._path, trainer.save_checkpoint)
-        else:  # it adds what is its own, and writes nothing
+        else:  # takes part in the collective calls, and writes nothing
             trainer.save_checkpoint(self._path)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"generators": processes.gathered(torch.get_rng_state())}
+        return {"generators": processes.all_gather(torch.get_rng_state())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._generator = state_dict["generators"][processes.rank()]
 
 
-class Bar(Callback):
-    """A progress bar of the whole training, with the loss and the best score so far."""
+class ProgressBar(Callback):
+    """A bar for the whole training, with the loss and the best score so far."""
 
-    def __init__(self, console: Console, pace: Pace, best: Best) -> None:
-        self._pace, self._best = pace, best
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:3.0f} %"),
-            TimeRemainingColumn(),
+    def __init__(self, console: Console, progress: Progress, best: KeepBest) -> None:
+        self._progress, self._best = progress, best
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.TextColumn("{task.percentage:3.0f} %"),
+            rich.progress.TimeRemainingColumn(),
             console=console,
             transient=True,
         )
@@ -236,10 +242,10 @@ class Bar(Callback):
         self._bar.start()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        self._bar.update(self._task, completed=self._pace.progress(), description=self._best.status())
+        self._bar.update(self._task, completed=self._progress.fraction(), description=self._best.status())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._bar.stop()  # or the terminal would be left without a cursor
+        self._bar.stop()  # otherwise the terminal would be left without a cursor
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._bar.stop()

@@ -1,7 +1,7 @@
-"""Several processes that train one model together, on one machine or on many, as `torchrun` starts them.
+"""Communication between processes that train one model together, on one machine or several, as `torchrun` starts them.
 
-A process alone is the first of one: nothing here costs it anything. What all must agree on goes through `total`,
-`largest`, `from_first` and `gathered`, which every process calls, in the same order.
+A process by itself is number 0 of 1, at no cost. `all_sum`, `all_max`, `all_gather` and `from_rank_zero` are collective
+calls: every process makes them, in the same order.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, distributed
 
-__all__ = ["count", "from_first", "gathered", "joined", "largest", "rank", "total"]
+__all__ = ["all_gather", "all_max", "all_sum", "from_rank_zero", "process_group", "rank", "world_size"]
 
 T = TypeVar("T")
 
 
 @contextmanager
-def joined() -> Iterator[None]:
-    """Within, the processes that `torchrun` started know each other; they talk by gloo on CPUs and by NCCL on GPUs."""
+def process_group() -> Iterator[None]:
+    """Connect the processes that `torchrun` started, if it did: by gloo on CPUs, by NCCL on GPUs."""
     if not distributed.is_torchelastic_launched():
         yield
         return
@@ -32,40 +32,40 @@ def joined() -> Iterator[None]:
 
 
 def rank() -> int:
-    """The number of this process, from 0; the first one speaks and writes."""
-    return distributed.get_rank() if _several() else 0
+    """Return the number of this process, from 0; number 0 alone prints and writes."""
+    return distributed.get_rank() if _is_connected() else 0
 
 
-def count() -> int:
-    """How many processes there are."""
-    return distributed.get_world_size() if _several() else 1
+def world_size() -> int:
+    """Return the number of processes."""
+    return distributed.get_world_size() if _is_connected() else 1
 
 
-def total(*numbers: float) -> list[float]:
-    """The sum of each number over the processes.
+def all_sum(*numbers: float) -> list[float]:
+    """Return the sum of each number over the processes.
 
-    >>> total(2.0, 3)
+    >>> all_sum(2.0, 3)
     [2.0, 3]
     """
-    return _reduced(numbers, distributed.ReduceOp.SUM)
+    return _all_reduce(numbers, distributed.ReduceOp.SUM)
 
 
-def largest(*numbers: float) -> list[float]:
-    """The largest of each number over the processes.
+def all_max(*numbers: float) -> list[float]:
+    """Return the maximum of each number over the processes.
 
-    >>> largest(2.0, 3)
+    >>> all_max(2.0, 3)
     [2.0, 3]
     """
-    return _reduced(numbers, distributed.ReduceOp.MAX)
+    return _all_reduce(numbers, distributed.ReduceOp.MAX)
 
 
-def from_first(make: Callable[[], T]) -> T:
-    """What ``make`` gives in the first process, which alone calls it, for all of them; so with what it raises.
+def from_rank_zero(make: Callable[[], T]) -> T:
+    """Call ``make`` in process 0 alone, and return its result, or raise its exception, in every process.
 
-    >>> from_first(lambda: "runs/english")
+    >>> from_rank_zero(lambda: "runs/english")
     'runs/english'
     """
-    if count() == 1:
+    if world_size() == 1:
         return make()
     made: list[Any] = [None, None]
     if rank() == 0:
@@ -79,26 +79,26 @@ def from_first(make: Callable[[], T]) -> T:
     return cast(T, made[0])
 
 
-def gathered(tensor: Tensor) -> list[Tensor]:
-    """What each process has, in all of them; of one shape and on the CPU.
+def all_gather(tensor: Tensor) -> list[Tensor]:
+    """Return the tensor of every process; all have the same shape and are on the CPU.
 
-    >>> gathered(torch.tensor([5]))
+    >>> all_gather(torch.tensor([5]))
     [tensor([5])]
     """
-    if count() == 1:
+    if world_size() == 1:
         return [tensor]
-    tensors = [torch.empty_like(tensor) for _ in range(count())]
+    tensors = [torch.empty_like(tensor) for _ in range(world_size())]
     distributed.all_gather(tensors, tensor)
     return tensors
 
 
-def _several() -> bool:
+def _is_connected() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def _reduced(numbers: tuple[float, ...], operation: distributed.ReduceOp.RedOpType) -> list[float]:
-    if count() == 1:
+def _all_reduce(numbers: tuple[float, ...], operation: distributed.ReduceOp.RedOpType) -> list[float]:
+    if world_size() == 1:
         return list(numbers)
-    together = torch.tensor(numbers, dtype=torch.float64)  # which holds every count exactly
+    together = torch.tensor(numbers, dtype=torch.float64)  # holds every count exactly
     distributed.all_reduce(together, operation)
     return [float(number) for number in together]

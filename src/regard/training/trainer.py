@@ -1,4 +1,4 @@
-"""Training as a whole: from examples to a run directory that holds the best model."""
+"""Training from examples to a run directory with the best model."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from regard.errors import RunError
 from regard.tasks.metrics import Scores
 from regard.tasks.run import Run
 from regard.training import processes
-from regard.training.callbacks import Bar, Best, Pace, Resume, Stop
-from regard.training.lightning_module import Recipe, Training
+from regard.training.callbacks import KeepBest, Progress, ProgressBar, SaveState, StopOnSignal
+from regard.training.lightning_module import TrainingModule
+from regard.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Outcome", "are_examples_of", "fingerprint", "fit", "remember"]
+__all__ = ["Outcome", "are_examples_of", "fingerprint", "fit", "record_provenance"]
 
 _TOGETHER = 1000  # examples that are encoded at once
 _EARLIER_FORMS = {
@@ -41,23 +42,25 @@ _EARLIER_FORMS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How training ended: the dev scores of the model that was kept, and the signal that stopped it, if one did."""
+    """The end of a training: the dev scores of the best model, seconds, and the signal that stopped it, or None."""
 
     dev: Scores
     seconds: float
     signal: int | None
 
 
-def remember(run: Run, examples: Sequence[Any], recipe: Recipe, facts: dict[str, Any]) -> None:
-    """Let a run tell how it was trained, so that training can be resumed."""
-    run.training = {**facts, "recipe": asdict(recipe), "fingerprint": fingerprint(examples)}
+def record_provenance(
+    run: Run, examples: Sequence[Any], settings: TrainingSettings, data_sources: dict[str, Any]
+) -> None:
+    """Record in the run how it was trained, so that training can be resumed."""
+    run.training = {**data_sources, "recipe": asdict(settings), "fingerprint": fingerprint(examples)}
 
 
 def fit(
     run: Run,
     train: Sequence[Any],
     dev: Sequence[Any],
-    recipe: Recipe,
+    settings: TrainingSettings,
     directory: Path,
     *,
     console: Console,
@@ -65,52 +68,52 @@ def fit(
 ) -> Outcome:
     """Train ``run.model`` and keep the best weights in ``directory``; afterwards ``run.model`` has them.
 
-    The first SIGINT or SIGTERM ends training after the update under way. With ``resume`` training goes on from the
-    last whole epoch, bit for bit as if it had never stopped (on the CPU, with the same number of threads; with
-    ``epochs``, as minutes differ).
+    The first SIGINT or SIGTERM stops training after the update under way. With ``resume`` training continues from the
+    last whole epoch, bit for bit as if it had never stopped (on the CPU, with the same number of threads, and with
+    ``epochs``: minutes vary).
 
-    Several processes that have `joined` train one model together: each sees its share of every batch, and they go on
-    with the gradient of the whole. The first one scores, says and writes; all must see ``directory``.
+    The processes of a `process_group` train one model together: each computes the gradient of its share of a batch,
+    and all apply the gradient of the whole. Process 0 scores, prints and writes; all need access to ``directory``.
     """
     parts = (train[start : start + _TOGETHER] for start in range(0, len(train), _TOGETHER))
     encoded = store(one for part in parts for one in run.encode(part))
-    share = processes.rank(), processes.count()
-    sampler = TokenBudgetSampler(*run.lengths(encoded), tokens=recipe.batch_tokens, seed=recipe.seed, share=share)
-    pace = Pace(recipe.minutes, (recipe.epochs or 0) * len(sampler))
-    run.model.train()  # an opened run predicts, without dropout
-    module = Training(run, recipe, pace.progress)
+    share = processes.rank(), processes.world_size()
+    sampler = TokenBudgetSampler(*run.lengths(encoded), tokens=settings.batch_tokens, seed=settings.seed, share=share)
+    progress = Progress(settings.minutes, (settings.epochs or 0) * len(sampler))
+    run.model.train()  # a loaded run is in evaluation mode
+    module = TrainingModule(run, settings, progress.fraction)
     averaged = copy(run)
     averaged.model = module.average.module
-    stop = Stop()
-    best = Best(
+    stop = StopOnSignal()
+    best = KeepBest(
         lambda: averaged.score(dev),
         lambda: averaged.save_weights(directory),
-        pace,
+        progress,
         stop,
         directory / "log.csv",
-        evaluations=recipe.evaluations,
-        patience=recipe.patience,
-        say=console.print,
+        evaluations=settings.evaluations,
+        patience=settings.patience,
+        report=console.print,
     )
     state = directory / "resume.ckpt"
-    shown = [Bar(console, pace, best)] if console.is_terminal and processes.rank() == 0 else []
-    callbacks = [pace, best, stop, Resume(state), *shown]
+    bar = [ProgressBar(console, progress, best)] if console.is_terminal and processes.rank() == 0 else []
+    callbacks = [progress, best, stop, SaveState(state), *bar]
     if resume:
         _check(state)
     loader = _loader(run, encoded, sampler)
     with stop.on_signals(), warnings.catch_warnings():
         _warm_up(module, run.collate(encoded[:2]))
-        if share != (0, 1):  # or all would drop the same units
-            torch.manual_seed(recipe.seed + share[0])
-        _trainer(recipe, callbacks).fit(module, loader, ckpt_path=state if resume else None)
-    scores = processes.from_first(lambda: best.scores)
+        if share != (0, 1):  # otherwise all would draw the same dropout
+            torch.manual_seed(settings.seed + share[0])
+        _trainer(settings, callbacks).fit(module, loader, ckpt_path=state if resume else None)
+    scores = processes.from_rank_zero(lambda: best.scores)
     if scores is None:
-        raise RunError(f"{directory}: training was stopped before its first update; nothing was learned")
+        raise RunError(f"{directory}: training was stopped before its first update, so there is no model; train again")
     if stop.signal is None:
         state.unlink(missing_ok=True)
     run.load_weights(directory)
     run.model.eval()
-    return Outcome(scores, pace.seconds, stop.signal)
+    return Outcome(scores, progress.seconds, stop.signal)
 
 
 def fingerprint(examples: Iterable[tuple[Any, ...]], form: str | None = None) -> str:
@@ -125,14 +128,14 @@ def fingerprint(examples: Iterable[tuple[Any, ...]], form: str | None = None) ->
 
 
 def are_examples_of(run: Run, examples: Sequence[Any]) -> bool:
-    """Whether a run was trained on these examples."""
+    """Return True if a run was trained on these examples."""
     recorded = run.training["fingerprint"]
     form = None if recorded.startswith("values-") else _EARLIER_FORMS[run.task]
     return bool(fingerprint(examples, form) == recorded)
 
 
-def _warm_up(module: Training, batch: Any) -> None:
-    """Let kernels compile before the clock runs: in a fresh installation they take seconds of the minutes."""
+def _warm_up(module: TrainingModule, batch: Any) -> None:
+    """Compile the kernels before the clock starts: in a fresh installation this takes seconds."""
     torch.autograd.backward(module.run.loss(batch, 0.0)[0])
     module.zero_grad()
 
@@ -146,29 +149,29 @@ def _check(state: Path) -> None:
 
 
 def _loader(run: Run, encoded: Sequence[Any], sampler: TokenBudgetSampler) -> DataLoader[Any]:
-    data = cast("Dataset[Any]", encoded)  # a sequence has all that a map-style data set needs
+    data = cast("Dataset[Any]", encoded)  # a sequence has all that a map-style dataset needs
 
     def collate(examples: Sequence[Any]) -> Any:
         return run.collate(examples) if examples else ()
 
-    # A generator of its own: the loader draws a seed each epoch, which must not disturb dropout's numbers
+    # With its own generator: the loader draws a seed each epoch, which must not change the numbers of dropout
     return DataLoader(data, batch_sampler=sampler, collate_fn=collate, generator=torch.Generator())
 
 
-def _trainer(recipe: Recipe, callbacks: list[Any]) -> Trainer:
+def _trainer(settings: TrainingSettings, callbacks: list[Any]) -> Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*`val_dataloader`.*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
-    count = processes.count()
+    count = processes.world_size()
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if count > 1 else 1
     return Trainer(
         strategy="ddp" if count > 1 else "auto",
         devices=here,
         num_nodes=count // here,
         use_distributed_sampler=False,  # each process's sampler gives its own share
-        max_epochs=recipe.epochs or -1,
-        gradient_clip_val=recipe.clip,
+        max_epochs=settings.epochs or -1,
+        gradient_clip_val=settings.clip,
         callbacks=callbacks,
         logger=False,
         enable_checkpointing=False,
