@@ -47,13 +47,13 @@ def report() -> str:
     block = next(cpu.blocks(problem))
     if problem.packed is None:
         raise RuntimeError("random numbers of unit size must fit the packed loops")
-    A, B, inverse, scale = problem.packed
+    A, B, wide, inverse, scale = problem.packed
     reach, keep = problem.reach, cpu.dropout(0.0, None)
     buffer, logsumexp = np.zeros(cpu.size(block), np.float32), np.zeros((N, T), np.float32)
-    sums = np.zeros_like(A), np.zeros_like(B), np.zeros((N, H), np.float32)
+    sums = np.zeros_like(A), np.zeros((N, T // wide, H, wide), np.float32), np.zeros((N, H), np.float32)
     terms = N * T * T * H
     outputs = buffer, buffer.view(np.int32), logsumexp
-    once = terms / _best(lambda: numba_packed.weigh(0, A, B, inverse, scale, *outputs, block, reach, keep))
+    once = terms / _best(lambda: numba_packed.weigh(0, A, B, wide, inverse, scale, *outputs, block, reach, keep))
     back = terms / _best(lambda: numba_packed.gradients(0, A, B, buffer, *sums, block, reach))
     return (
         f"One core: {rate / 1e9:.0f}e9 multiply-adds a second (float32).\n"

@@ -44,7 +44,8 @@ class Packed(NamedTuple):
     """What the packed loops read; see there."""
 
     A: Any
-    B: Any
+    B: Any  # flat
+    wide: int  # keys of a tile
     inverse: Any
     scale: Any
 
@@ -69,7 +70,7 @@ class Problem(NamedTuple):
     @property
     def tile(self) -> int:
         """Keys that are laid out together."""
-        return 1 if self.packed is None else int(self.packed.B.shape[3])
+        return 1 if self.packed is None else self.packed.wide
 
     @property
     def each(self) -> int:
@@ -143,7 +144,7 @@ def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
     A = scratch.take("A", q.numel(), q.dtype).view(q.shape).numpy()
     B = scratch.take("B", N * tiles * H * wide, k.dtype).view(N, tiles, H, wide).numpy()
     packed.powers(q.numel() * 1.0 + k.numel() * 2.0, q.numpy(), k.numpy(), shift, -shift, A, B)
-    return Packed(A, B, inverse, w.abs().amax(1).numpy())
+    return Packed(A, B.reshape(-1), wide, inverse, w.abs().amax(1).numpy())
 
 
 class Scratch(threading.local):
@@ -253,7 +254,9 @@ class Gradients(NamedTuple):
 def backward(problem: Problem, of_output: Tensor, saved: Tensor, bias: Tensor | None, drop: Drop) -> Gradients:
     """Gradients, given that of the output (N, R, Ev)."""
     value, logsumexp = problem.value, problem.value.new_empty(problem.query.shape[:2])
-    key = problem.key if problem.packed is None else torch.from_numpy(problem.packed.B)
+    key = problem.key
+    if problem.packed is not None:
+        key = torch.from_numpy(problem.packed.B).view(key.shape[0], -1, key.shape[2], problem.tile)
     made = torch.empty_like if 0 < problem.each <= _WEIGHTS else torch.zeros_like  # what one block adds to, it fills
     found = Gradients(
         torch.zeros_like(problem.query),

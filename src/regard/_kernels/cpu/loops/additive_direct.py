@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from regard._kernels.cpu.loops.rows import CHUNK, drop_row, exp_within, hidden, place, pull_row, span, weigh_rows
-from regard._kernels.cpu.loops.threads import EXACT, FINITE, Threaded
+from regard._kernels.cpu.loops.threads import FINITE, INNER, Threaded
 
 _TOP = 20  # 1 - 2 e^-20 is 1 in float32; twice that for float64
 
@@ -22,7 +22,7 @@ def _ratio(a, b):
     return a / b
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _fold(q, k, top):
     """1/(1 + e^2(q + k)), of which tanh(q + k) = 1 - 2/(1 + e^2(q + k)) is made; finite for any input but NaN."""
     t = type(q)(2) * (q + k)
@@ -31,13 +31,13 @@ def _fold(q, k, top):
     return _ratio(type(q)(1), type(q)(1) + exp_within(t))
 
 
-@njit(**{**EXACT, "fastmath": False})
+@njit(**{**INNER, "fastmath": False})
 def _spoil(x, zero):
     """0, or NaN where x is not finite. Were the order of operations free, x 0 + y 0 might become (x + y) 0."""
     return x * zero
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _score_row(q, k, w, first, end, out, at):
     """w . tanh(q + k_j) into out[at + j], for keys in a row; NaN where one of them is not finite."""
     zero, two, top = w.dtype.type(0), w.dtype.type(2), w.dtype.type(_TOP if w.itemsize == 4 else 2 * _TOP)
@@ -52,7 +52,7 @@ def _score_row(q, k, w, first, end, out, at):
         out[at + j] = whole - two * total + spoiled
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _mix_row(weights, at, v, mixed, count):
     """P v, without a look at values whose weight is 0."""
     mixed[:] = 0
@@ -90,7 +90,7 @@ def attend(begin, step, q, k, v, weight, weights, bits, logsumexp, out, block, r
             _mix_row(weights, (local * block.pitch + r) * block.stride, values, out[head, block.row + r], count)
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _pull_values(weights, dS, at, v, of_output, dv, factors, first):
     """The gradients of one row's weights into dS, and what it brings to those of the values, where it has weight."""
     zero = of_output.dtype.type(0)
@@ -106,7 +106,7 @@ def _pull_values(weights, dS, at, v, of_output, dv, factors, first):
         dS[at + j] = total
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _pull_features(dS, at, q, k, w4, dq, dk, dw, count, first):
     """Add the gradients of dS_j w . tanh(q + k_j); ``w4`` is 4 w. Two loops, as one has too many pointers to check."""
     two, top = w4.dtype.type(2), w4.dtype.type(_TOP if w4.itemsize == 4 else 2 * _TOP)

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from regard._kernels.cpu.loops.rows import CHUNK, exp, span, weigh_rows
-from regard._kernels.cpu.loops.threads import EXACT, FINITE, Threaded
+from regard._kernels.cpu.loops.threads import EXACT, FINITE, INNER, Threaded
 
 TILE = 128  # keys in a tile at most: eight vectors of AVX-512; where there are fewer keys, whole vectors of them
 _TILE = np.uintp(TILE)
@@ -28,13 +28,17 @@ _FEATURES, _ROWS = 16, 32  # what a task of the backward pass keeps at hand
 @njit(**EXACT)
 def extremes(rows):
     """The largest of each feature of (N, H); NaN where one is not finite."""
-    largest, spoiled = np.full(rows.shape[1], -np.inf, rows.dtype), np.zeros(rows.shape[1], rows.dtype)
-    zero = rows.dtype.type(0)
+    largest, spoiled = np.empty(rows.shape[1], rows.dtype), np.empty(rows.shape[1], rows.dtype)
+    zero, least = rows.dtype.type(0), rows.dtype.type(-np.inf)
+    for h in range(np.uintp(rows.shape[1])):
+        largest[h], spoiled[h] = least, zero
     for n in range(rows.shape[0]):
         for h in range(np.uintp(rows.shape[1])):
             largest[h] = rows[n, h] if rows[n, h] > largest[h] else largest[h]
             spoiled[h] += rows[n, h] * zero
-    return largest + spoiled
+    for h in range(np.uintp(rows.shape[1])):
+        largest[h] += spoiled[h]
+    return largest
 
 
 @njit(**EXACT)
@@ -52,8 +56,12 @@ def plan(of_query, of_key, weight, inverse, shift):
         if max(of_query[h], of_key[h]) * 2.9 > limit:
             shift[h] = (np.float64(of_query[h]) - np.float64(of_key[h])) / 2
     for n in range(weight.shape[0]):
-        largest = np.abs(weight[n]).max()
-        if not 0 < largest < np.inf:
+        largest = weight.dtype.type(0)
+        for h in range(weight.shape[1]):
+            if not abs(weight[n, h]) < np.inf:
+                return False
+            largest = max(largest, abs(weight[n, h]))
+        if largest == 0:
             return False
         bits = 0.0
         for h in range(weight.shape[1]):
@@ -68,7 +76,7 @@ def plan(of_query, of_key, weight, inverse, shift):
     return True
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _power_row(x, shift, out):
     """e^(2(x - shift)); what rounding takes from a shifted exponent is put back. No shift has size 0."""
     one = x.dtype.type(1)
@@ -82,7 +90,7 @@ def _power_row(x, shift, out):
         out[h] = exp(near) * (one + x.dtype.type(exponent - np.float64(near)))
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _tile_powers(rows, start, shift, out):
     """B = e^(2(k + c)) of some keys (T, H) as one tile (H, wide); what fills it up is 0."""
     wide, count = out.shape[1], min(out.shape[1], rows.shape[0] - start)
@@ -109,7 +117,7 @@ def powers(begin, step, q, k, shift, back, A, B):
             _power_row(q[n, r], shift, A[n, r])
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _lanes(wide, count):
     """The keys of a tile, if there are so many, filled up to whole vectors."""
     return np.uintp(min(wide, (count + 15) // 16 * 16))
@@ -142,7 +150,7 @@ def _two_rows(a0, a1, inverse, B, at, wide, acc, lanes):
             acc[_TILE + j] += one / (u + q * B[o + j])
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _tiles_of(head, row, other, wide, block, reach):
     """The tiles, counted within the block, that either of two rows, or one between them, may attend to."""
     first, end = span(head, row, block, reach)
@@ -153,13 +161,13 @@ def _tiles_of(head, row, other, wide, block, reach):
 
 
 @Threaded
-def weigh(begin, step, A, B, inverse, scale, out, bits, logsumexp, block, reach, drop):
+def weigh(begin, step, A, B, wide, inverse, scale, out, bits, logsumexp, block, reach, drop):
     """The weights, of scores scale_n (sum_h 1/u - 2 sum_h 1/y), into ``out`` (heads, pitch, stride), after dropout.
 
-    A (N, R, H), B (N, tiles, H, wide), inverse (nw, H), scale (nw,), logsumexp (N, R); ``bits`` are those of out.
+    A (N, R, H), B (N, tiles, H, wide) flat, inverse (nw, H), scale (nw,), logsumexp (N, R); ``bits`` are those of out.
     """
     H, chunks = inverse.shape[1], (block.rows + CHUNK - 1) // CHUNK
-    tiles, wide, flat = B.shape[1], B.shape[3], B.reshape(-1)
+    tiles = B.size // (A.shape[0] * H * wide)
     for task in range(begin, block.heads * chunks, step):
         local, start = task // chunks, task % chunks * CHUNK
         end, head = min(start + CHUNK, block.rows), block.head + local
@@ -169,7 +177,8 @@ def weigh(begin, step, A, B, inverse, scale, out, bits, logsumexp, block, reach,
             total += factor / u[h]
         seen = np.empty((CHUNK, 2), np.int64)
         for r in range(start, end, 2):
-            seen[r - start] = _tiles_of(head, block.row + r, block.row + min(r + 1, end - 1), wide, block, reach)
+            other = block.row + min(r + 1, end - 1)
+            seen[r - start, 0], seen[r - start, 1] = _tiles_of(head, block.row + r, other, wide, block, reach)
         for tile in range(block.width // wide):
             at = (head * tiles + block.key // wide + tile) * H * wide
             lanes = _lanes(wide, reach.keys - block.key - tile * wide)
@@ -178,7 +187,7 @@ def weigh(begin, step, A, B, inverse, scale, out, bits, logsumexp, block, reach,
                     continue
                 other = min(r + 1, end - 1)
                 acc[:] = 0
-                _two_rows(A[head, block.row + r], A[head, block.row + other], u, flat, at, wide, acc, lanes)
+                _two_rows(A[head, block.row + r], A[head, block.row + other], u, B, at, wide, acc, lanes)
                 to = np.uintp((local * block.pitch + r) * block.stride + tile * wide)
                 next_to = np.uintp((local * block.pitch + other) * block.stride + tile * wide)
                 for j in range(lanes):
@@ -187,12 +196,13 @@ def weigh(begin, step, A, B, inverse, scale, out, bits, logsumexp, block, reach,
         weigh_rows(out, bits, logsumexp, local, start, end, block, reach, drop)
 
 
-@njit(**EXACT)
-def _bring_near(dS, count, near, lanes):
-    """Copy so many rows of a tile side by side; rows that fill up the last four are 0."""
+@njit(**INNER)
+def _bring_near(dS, at, stride, count, near, lanes):
+    """Copy so many rows of a tile, the first of which begins at ``at``, side by side; rows that fill up four are 0."""
     for r in range((count + 3) // 4 * 4):
+        begin = np.uintp(at + r * stride)
         for j in range(lanes):
-            near[np.uintp(r * TILE) + j] = dS[r, j] if r < count else dS.dtype.type(0)
+            near[np.uintp(r * TILE) + j] = dS[begin + j] if r < count else dS.dtype.type(0)
 
 
 @njit(**FINITE)
@@ -231,17 +241,17 @@ def _pull_tile(A, B, at, wide, near, dq, dw, acc, rows, features, lanes):
 def gradients(begin, step, A, B, dS, dq, dk, dw, block, reach):
     """Add what the rows of the block bring: dq (N, R, H) and dk (N, tiles, H, wide) up to 4w, dw (N, H) up to -2.
 
+    A (N, R, H), B as dk but flat, dS (heads, pitch, stride) flat.
+
     A task has some features of one head to itself, so that no two tasks add to the same number, in any number of
     threads: the sums come out the same bit for bit.
     """
     H = A.shape[2]
-    parts, tiles, wide, flat = (H + _FEATURES - 1) // _FEATURES, B.shape[1], B.shape[3], B.reshape(-1)
+    parts, tiles, wide = (H + _FEATURES - 1) // _FEATURES, dk.shape[1], dk.shape[3]
     for task in range(begin, block.heads * parts, step):
         local, start = task // parts, task % parts * _FEATURES
         head, acc = block.head + local, np.empty(_FEATURES * TILE, A.dtype)
         features, near = (start, min(start + _FEATURES, H)), np.empty(_ROWS * TILE, A.dtype)
-        length = block.pitch * block.stride
-        buffer = dS[local * length : (local + 1) * length].reshape((block.pitch, block.stride))
         for tile in range(block.width // wide):
             place, lanes = block.key // wide + tile, _lanes(wide, reach.keys - block.key - tile * wide)
             at = ((head * tiles + place) * H + start) * wide
@@ -250,8 +260,9 @@ def gradients(begin, step, A, B, dS, dq, dk, dw, block, reach):
                 rows = (block.row + k, block.row + min(k + _ROWS, block.rows))
                 seen = _tiles_of(head, rows[0], rows[1] - 1, wide, block, reach)
                 if seen[0] <= tile < seen[1]:
-                    _bring_near(buffer[k:, tile * wide :], rows[1] - rows[0], near, lanes)
-                    _pull_tile(A[head], flat, at, wide, near, dq[head], dw[head], acc, rows, features, lanes)
+                    of_rows = (local * block.pitch + k) * block.stride + tile * wide
+                    _bring_near(dS, of_rows, block.stride, rows[1] - rows[0], near, lanes)
+                    _pull_tile(A[head], B, at, wide, near, dq[head], dw[head], acc, rows, features, lanes)
             for h in range(features[1] - start):
                 for j in range(np.uintp(wide)):
                     so_far = acc.dtype.type(0) if block.rows == A.shape[1] else dk[head, place, start + h, j]

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from regard._kernels.cpu.loops.rows import exp_within
-from regard._kernels.cpu.loops.threads import EXACT, FINITE, Threaded
+from regard._kernels.cpu.loops.threads import FINITE, INNER, Threaded
 
 __all__ = ["gru", "gru_gradients", "lstm", "lstm_gradients"]
 
@@ -24,7 +24,7 @@ def _ratio(a, b):
     return a / b
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _sigmoid(x):
     one, top = type(x)(1), type(x)(_TOP)
     x = top if x > top else x
@@ -32,31 +32,31 @@ def _sigmoid(x):
     return _ratio(one, one + exp_within(-x))
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _tanh(x):
     return type(x)(2) * _sigmoid(type(x)(2) * x) - type(x)(1)
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _place(d, t, places):
     """The place of the t-th step."""
     return places - 1 - t if d else t
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _squash(x, u):
     """The sigmoids of x + u, in place."""
     for h in range(np.uintp(x.size)):
         x[h] = _sigmoid(x[h] + u[h])
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _copy(target, source):
     for h in range(np.uintp(target.size)):
         target[h] = source[h]
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _gru_row(x, u, hidden, output, H):
     r, z, n, un = x[:H], x[H : 2 * H], x[2 * H :], u[2 * H :]
     _squash(x[: 2 * H], u[: 2 * H])
@@ -86,7 +86,7 @@ def gru(begin, step, x, u, state, before, output, lengths, t):
             out[:] = 0
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _gru_row_gradients(x, un, hidden, pull, dx, du, H):
     r, z, n, one = x[:H], x[H : 2 * H], x[2 * H :], x.dtype.type(1)
     dr, dz, dn, dun = dx[:H], dx[H : 2 * H], dx[2 * H :], du[2 * H :]
@@ -124,7 +124,7 @@ def gru_gradients(begin, step, x, u, before, of_output, pulls, dx, du, lengths, 
         _gru_row_gradients(x[b, p, some], u[d, b, p, 2 * H :], before[0, d, b, p], pull, dx[b, p, some], du[d, b, p], H)
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _lstm_row(x, u, cell, hidden, output, H, o, g):
     """``o`` and ``g``: where the output gate and the candidate stand among the gates i, f, and these."""
     i, f, read, new = x[:H], x[H : 2 * H], x[o * H : (o + 1) * H], x[g * H : (g + 1) * H]
@@ -156,7 +156,7 @@ def lstm(begin, step, x, u, state, before, output, lengths, t, o, g):
             out[:] = 0
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _lstm_row_gradients(x, cell, pull, pull_cell, dx, H, o, g):
     i, f, read, new = x[:H], x[H : 2 * H], x[o * H : (o + 1) * H], x[g * H : (g + 1) * H]
     di, df, dread, dnew = dx[:H], dx[H : 2 * H], dx[o * H : (o + 1) * H], dx[g * H : (g + 1) * H]

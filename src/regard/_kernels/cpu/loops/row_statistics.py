@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from regard._kernels.cpu.loops.rows import exp_within, greatest, number, ordered
-from regard._kernels.cpu.loops.threads import EXACT, Threaded
+from regard._kernels.cpu.loops.threads import INNER, Threaded
 
 __all__ = ["CHUNK", "Part", "Table", "Told", "visit"]
 
@@ -66,21 +66,21 @@ class Told(NamedTuple):
     columns: Any  # (threads, heads, width) of one part: these sums; threads may share those of different heads
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _span(i, part):
     """First key, and first behind the last, that query i may see, counted from the part's first key."""
     first = min(max(i + part.low - part.key, 0), part.width)
     return first, max(first, min(i + part.high - part.key, part.width))
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _place(i, local_head, part, seen):
     """Where the row of query i begins in the table."""
     head = part.head + local_head
     return head // seen.heads * seen.strides[0] + head % seen.heads * seen.strides[1] + i * seen.strides[2]
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _hide(scores, begin, count, at, table):
     """Make -inf what the table hides."""
     of_table, nothing = np.uintp(at), np.float32(-np.inf)
@@ -88,7 +88,7 @@ def _hide(scores, begin, count, at, table):
         scores[begin + j] = scores[begin + j] if table[of_table + j] != 0 else nothing
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _exponentials(scores, begin, count, most):
     """Scores to e^(s - most), in place; their sum, 0 where all are hidden, and the sum of e times s - most."""
     zero, low = np.float32(0), np.float32(-87)
@@ -109,7 +109,7 @@ def _exponentials(scores, begin, count, most):
     return total, spread
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _moments(weights, begin, first, count, place, told, row):
     """Sums of e times the key's place, and times its distance from the query's."""
     position, distance = np.float32(0), np.float32(0)
@@ -125,7 +125,7 @@ def _moments(weights, begin, first, count, place, told, row):
         told.distance[row] = distance
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _insert(value, key, values, keys):
     """Put a score among the largest, in their order, if it is one; the last drops out."""
     at = values.size - 1
@@ -137,7 +137,7 @@ def _insert(value, key, values, keys):
     values[at], keys[at] = value, key
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _largest(bits, begin, first, count, keys, room):
     """The keys of a row's largest scores, -1 where fewer are seen; gives the largest, all of them as `ordered` bits.
 
@@ -161,7 +161,7 @@ def _largest(bits, begin, first, count, keys, room):
     return parts[0]
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _any_keys(first, end, at, key, seen, keys):
     """The first keys that are seen."""
     found = 0
@@ -172,7 +172,7 @@ def _any_keys(first, end, at, key, seen, keys):
             found += 1
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _row(scores, bits, local, part, seen, told, room):
     """Tell of one row, whose scores become e^(s - max), 0 where hidden; gives 1/Z, or 0 where nothing can be seen."""
     i, row = part.query + local % part.queries, part.row + local
@@ -213,7 +213,7 @@ def _row(scores, bits, local, part, seen, told, room):
     return inverse
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _add_columns(weights, shares, local, part, columns):
     """Add four rows, times their shares, to the sums of the columns that they may see."""
     i = part.query + local % part.queries
@@ -225,7 +225,7 @@ def _add_columns(weights, shares, local, part, columns):
         columns[j] += (a * weights[at + j] + b * weights[at1 + j]) + (c * weights[at2 + j] + d * weights[at3 + j])
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _add_column(weights, share, local, part, columns):
     """Add one row."""
     first, end = _span(part.query + local % part.queries, part)

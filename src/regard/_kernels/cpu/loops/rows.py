@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from regard._kernels.cpu.loops.threads import EXACT, Threaded
+from regard._kernels.cpu.loops.threads import EXACT, INNER, Threaded
 
 CHUNK = 32  # rows to a task
 
@@ -83,7 +83,7 @@ def _exp32(x):
     return e * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def exp(x):
     """e^x; 0 where it is too small for float32, and at most e^88."""
     low, high = type(x)(-87), type(x)(88)
@@ -107,7 +107,7 @@ def bounds(keep):
     return kept, holes
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def span(head, row, block, reach):
     """First key, and first behind the last, that a row may attend to within the block, as far as structure tells."""
     i = row % reach.queries
@@ -118,14 +118,14 @@ def span(head, row, block, reach):
     return first, max(first, end)
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def place(strides, head, row, reach):
     """Where the row of a broadcast tensor begins in its storage."""
     q_head = (head % reach.kv_heads) * reach.group + row // reach.queries
     return head // reach.kv_heads * strides[0] + q_head * strides[1] + row % reach.queries * strides[2]
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def hidden(head, row, j, at, reach):
     """Whether padding or a table hides key j; ``at`` is the row's `place` in the table."""
     if reach.has_keep and reach.keep[head // reach.sharing, j] == 0:
@@ -145,7 +145,7 @@ def _compiled_ordered(bits):
     return lambda bits: bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def greatest(bits, at, count):
     """The largest of some numbers, from their bits: NaN does not keep such a loop from becoming vectors."""
     largest, begin = ordered(bits[at]), np.uintp(at)
@@ -167,7 +167,7 @@ def _compiled_number(bits):
     return lambda bits: np.int64(bits).view(np.float64)
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def _mask_row(scores, begin, head, row, first, count, reach):
     """Add the bias, and put -inf where padding or a table hides."""
     if reach.has_bias:
@@ -183,7 +183,7 @@ def _mask_row(scores, begin, head, row, first, count, reach):
                 scores[begin + j] = -np.inf
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def weigh_row(scores, bits, at, head, row, block, reach):
     """Scores of one row, which begins at ``at``, to weights, in place; gives the logsumexp. 0 where nothing is seen."""
     first, end = span(head, row, block, reach)
@@ -211,7 +211,7 @@ def weigh_row(scores, bits, at, head, row, block, reach):
     return largest + np.log(total)
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def mixed(x):
     """Scatter the bits of a counter: two rounds of multiplying and folding."""
     x = np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
@@ -220,14 +220,14 @@ def mixed(x):
     return np.uint32(x) ^ (np.uint32(x) >> np.uint32(16))
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def row_bits(row, drop):
     """A number made of the seed and the row."""
     low = mixed(np.uint32(drop.seed & 0xFFFFFFFF) ^ np.uint32(row & 0xFFFFFFFF))
     return mixed(np.uint32(low ^ np.uint32((drop.seed >> 32) & 0x7FFFFFFF)) + np.uint32(row >> 32))
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def drop_row(factors, row, block, drop):
     """0 for the keys that dropout drops, 1/(1 - p) for the rest: a function of the seed, the row and the key alone."""
     of_row = row_bits(row, drop)
@@ -247,7 +247,7 @@ class Drop(NamedTuple):
     active: bool
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def weigh_rows(scores, bits, logsumexp, local, start, end, block, reach, drop):
     """Scores of some rows of a head to weights, in place, after dropout; and the logsumexp (N, R) of each."""
     factors = np.empty(block.width if drop.active else 0, scores.dtype)
@@ -260,7 +260,7 @@ def weigh_rows(scores, bits, logsumexp, local, start, end, block, reach, drop):
                 scores[np.uintp(at) + j] *= factors[j]
 
 
-@njit(**EXACT)
+@njit(**INNER)
 def pull_row(weights, pulls, at, factors, dropping, count):
     """From the gradients of dropped weights to those of scores, in place; and P to m P, where m is dropout's factor.
 

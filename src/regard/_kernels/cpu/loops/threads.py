@@ -9,10 +9,8 @@ parent's team is gone, the calling thread does it all.
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +18,10 @@ import torch
 from llvmlite import ir
 from numba import cfunc, njit, typeof, types
 from numba._dispatcher import compute_fingerprint
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.extending import intrinsic
 
-__all__ = ["EXACT", "FINITE", "Threaded"]
+__all__ = ["EXACT", "FINITE", "INNER", "Threaded"]
 
 
 def _can_keep() -> bool:
@@ -41,8 +39,10 @@ EXACT: dict[str, Any] = {
     "cache": _can_keep(),
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},  # NaN and inf keep their meaning
 }
+# For what only compiled code calls: nothing to call it from Python, which takes as long to compile.
+INNER: dict[str, Any] = {**EXACT, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Without inf among the numbers LLVM may divide by a reciprocal's estimate and one step of Newton's, twice as fast.
-FINITE: dict[str, Any] = {**EXACT, "fastmath": {*EXACT["fastmath"], "ninf"}}
+FINITE: dict[str, Any] = {**INNER, "fastmath": {*EXACT["fastmath"], "ninf"}}
 _SMALL = 300_000  # nanoseconds of work below which waking a second thread costs more than it brings
 
 
@@ -59,10 +59,7 @@ class Threaded:
     def __call__(self, nanoseconds: float, *arguments: Any) -> None:
         threads = torch.get_num_threads() if nanoseconds > _SMALL and _Runtime.fork else 1
         if threads == 1:
-            known = len(self.body.overloads)
             self.body(0, 1, *arguments)
-            if len(self.body.overloads) > known and self.body.stats.cache_misses:
-                _say_once()
             return
         packed = (_Runtime.number, threads, *arguments)
         key = compute_fingerprint(packed)  # tells types apart as typeof does, in 2 microseconds instead of 120
@@ -78,19 +75,29 @@ class _Runtime:
     fork = number = 0
 
 
-@functools.cache
-def _say_once() -> None:
-    if not sys.stderr.isatty():  # nobody waits
-        return
-    kept = "once for this installation" if EXACT["cache"] else "as there is no folder to keep them: set NUMBA_CACHE_DIR"
-    logging.getLogger("regard").warning("compiling the CPU kernels of attention, %s; some seconds", kept)
+class _Notice(event.Listener):
+    """Warns, before the first of these loops is compiled, that this takes some seconds."""
+
+    def on_start(self, compilation: Any) -> None:  # not reached where compiled code is found on disk
+        if not compilation.data["dispatcher"].py_func.__module__.startswith(__package__):
+            return
+        event.unregister(_COMPILATION, self)
+        often = "once for this installation" if EXACT["cache"] else "each time, until NUMBA_CACHE_DIR names a folder"
+        logging.getLogger("regard").warning("compiling the CPU kernels of attention, %s: some seconds", often)
+
+    def on_end(self, compilation: Any) -> None:
+        pass
+
+
+_COMPILATION = "numba:compile"
+event.register(_COMPILATION, _Notice())
 
 
 def _find_runtime() -> None:
-    library = ctypes.CDLL(torch._C.__file__)
     try:
+        library = ctypes.CDLL(torch._C.__file__)
         fork, number = library.GOMP_parallel, library.omp_get_thread_num
-    except AttributeError:
+    except (AttributeError, OSError):
         return
     _Runtime.fork, _Runtime.number = (ctypes.cast(found, ctypes.c_void_p).value or 0 for found in (fork, number))
 
@@ -100,7 +107,8 @@ def _after_fork() -> None:
 
 
 _find_runtime()
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # where a process can fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _callback(body: Any, kind: Any) -> Any:
