@@ -356,7 +356,7 @@ X = torch.zeros(3, 5, 8)
         (
             {"query": torch.nested.nested_tensor([X[0]], layout=torch.jagged)},
             UnsupportedError,
-            "nested tensors are not served",
+            "nested tensors are not supported",
         ),
     ],
 )

@@ -1,8 +1,8 @@
 """Layers of attention: projections with parameters around `regard.attention`.
 
-They hold parameters alone, never the state of a call. Batch comes first everywhere; ``mask=``, ``bias=`` and
-``observe=`` are those of `regard.attention`, which sees heads on an axis of their own: (B, heads, Tq, Tk), with one
-head in the single-head layers.
+Layers hold parameters only, never the state of a call. Batch comes first everywhere. ``mask=``, ``bias=`` and
+``observe=`` are those of `regard.attention`, with an axis for the heads: (B, heads, Tq, Tk), of size 1 in the
+single-head layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention pooling: from a sequence to one vector."""
+"""Attention pooling: a weighted mean of a sequence."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ __all__ = ["AttentionPooling"]
 
 
 class AttentionPooling(nn.Module):
-    """One vector for a sequence: a mean of its states, weighted by how well they answer a question that is learned.
+    """A weighted mean of a sequence's states: attention with learned queries in place of computed ones.
 
     α = softmax_j score(u, W_k h_j);  c = Σ_j α_j h_j; with "additive", score = wᵀ tanh(u + W_k h_j).
 
     | symbol                             | here                                                               |
     |------------------------------------|--------------------------------------------------------------------|
     | states h_j                         | x[:, j]                                                            |
-    | question u, one for each head      | ``query`` (heads, key_dim)                                         |
+    | query u, one for each head         | ``query`` (heads, key_dim)                                         |
     | W_k                                | ``k_proj``, rows i·key_dim … (i+1)·key_dim for head i              |
     | W_w, b_w, u_w, α, s of the paper   | with "additive": ``k_proj``, ``query``, ``score.weight``, α, c     |
 
-    Each head weighs its own share of the states: features i·dim/heads … (i+1)·dim/heads of c have the weights of head
-    i. ``key_dim`` is dim/heads unless given. W_k and scores begin Glorot-uniform, questions N(0, 1/key_dim).
+    Each head weighs its own features of the states: features i·dim/heads … (i+1)·dim/heads of c have the weights of
+    head i. ``key_dim`` defaults to dim/heads. W_k and scores begin Glorot-uniform, queries N(0, 1/key_dim).
 
-    Shapes: x (B, T, dim) or (T, dim), output (B, dim) or (dim). Masks and what is observed are those of
-    `regard.attention` with one query: (B, heads, 1, T). A sequence of which all is masked gives 0.
+    Shapes: x (B, T, dim) or (T, dim), output (B, dim) or (dim). Masks and statistics are those of `regard.attention`
+    with one query: (B, heads, 1, T). A sequence that is masked entirely gives 0.
     Errors: `ArgumentError` for wrong sizes, masks and options.
     Source: Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", equations 5 to 7;
     several heads: Lin et al. 2017, "A Structured Self-attentive Sentence Embedding", arXiv 1703.03130, section 2.1.
 
     >>> from regard import Observe, padding
     >>> layer = AttentionPooling(6, heads=2)
-    >>> pooled, seen = layer(torch.randn(2, 5, 6), mask=padding(lengths=[5, 3]), observe=Observe(weights=True))
-    >>> pooled.shape, seen.weights.shape
+    >>> pooled, statistics = layer(torch.randn(2, 5, 6), mask=padding(lengths=[5, 3]), observe=Observe(weights=True))
+    >>> pooled.shape, statistics.weights.shape
     (torch.Size([2, 6]), torch.Size([2, 2, 1, 5]))
-    >>> seen.weights[1, :, 0, 3:].tolist()
+    >>> statistics.weights[1, :, 0, 3:].tolist()
     [[0.0, 0.0], [0.0, 0.0]]
     """
 
@@ -59,6 +59,7 @@ class AttentionPooling(nn.Module):
         score: ScoreName = "additive",
         impl: Impl = "auto",
     ) -> None:
+        """Make a query (key_dim) and a projection dim -> key_dim for each head."""
         super().__init__()
         if heads < 1 or dim < 1 or dim % heads:
             raise ArgumentError(f"dim must be a multiple of heads, got {dim} and {heads}")
@@ -72,7 +73,7 @@ class AttentionPooling(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters again."""
         nn.init.normal_(self.query, std=self.query.shape[1] ** -0.5)
         glorot_(self.k_proj)
         self.score.reset_parameters()
@@ -84,6 +85,7 @@ class AttentionPooling(nn.Module):
         mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
         observe: Observe | None = None,
     ) -> Float[Tensor, "*B dim"] | tuple[Float[Tensor, "*B dim"], Observation]:
+        """Return the weighted mean (B, dim) of the states x (B, T, dim), with ``observe`` also the statistics."""
         check_size(x, self.k_proj.in_features, "x")
         heads = self.query.shape[0]
         keys, values = (part.unflatten(-1, (heads, -1)).transpose(-3, -2) for part in (self.k_proj(x), x))

@@ -1,4 +1,4 @@
-"""The blocks that transformers are stacks of: attention and feed-forward layers, each with a way past it."""
+"""Transformer blocks: attention and feed-forward layers with residual connections and layer normalisation."""
 
 from __future__ import annotations
 
@@ -23,26 +23,31 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockConfig", "BlockObservation", "DecoderBlock", "EncoderBlock"]
 
-# ReLU in place, on what `linear1` has just made: to ask for as much memory again can cost more than ReLU itself.
+# ReLU in place on the output of `linear1`: allocating as much memory again can cost more than ReLU itself.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": nn.functional.relu_, "gelu": nn.functional.gelu}
 
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """What a block is made of.
+    """A config of `EncoderBlock` and `DecoderBlock`.
 
-    - ``dim``, ``heads``, ``kv_heads``, ``score``, ``bias``, ``impl``: as in `MultiHeadAttention`; ``bias=False`` leaves
-      out those of the feed-forward layers and norms too.
-    - ``feedforward``: the size between the two feed-forward layers, 4 ``dim`` unless given.
+    - ``dim``, ``heads``, ``kv_heads``, ``score``, ``bias``, ``impl``: as in `MultiHeadAttention`; ``bias=False``
+      applies to the feed-forward layers and norms too.
+    - ``feedforward``: the size between the two feed-forward layers, by default 4 ``dim``.
     - ``activation``: "relu" (Vaswani et al. 2017), or "gelu" with the exact Φ (Hendrycks and Gimpel 2016).
-    - ``dropout``: on the output of each sublayer before it is added (Vaswani et al. 2017, section 5.4) and, as torch's
-      layers have it, on the weights of attention and after the activation. On embeddings it is the caller's.
+    - ``dropout``: applied to the output of each sublayer before it is added (Vaswani et al. 2017, section 5.4) and, as
+      in torch's layers, to the weights of attention and after the activation. Embeddings are up to the caller.
     - ``norm_first``: norms stand before each sublayer and at the end of a stack (pre-norm; Xiong et al. 2020, arXiv
       2002.04745), not after each sublayer (post-norm, as in the paper). ``norm_eps`` is added to the variance.
-    - ``positions``: makes the encoding that acts within the self-attention of a block. It is called once a block:
-      ``lambda: Rotary(64)`` gives each block its own, ``lambda: shared`` gives all the same, as T5 has it.
+    - ``positions``: a function that makes the encoding within the self-attention of a block, called once per block:
+      ``lambda: Rotary(64)`` makes one for each block, ``lambda: shared`` shares one among all, as in T5.
 
     Errors: `ArgumentError` for an option out of range.
+
+    >>> from regard.positions import Rotary
+    >>> block = EncoderBlock(BlockConfig(8, heads=2, feedforward=5, positions=lambda: Rotary(4)))
+    >>> block.linear1
+    Linear(in_features=8, out_features=5, bias=True)
     """
 
     dim: int
@@ -72,7 +77,7 @@ class BlockConfig:
             )
 
     def attention(self, *, causal: bool, positions: Relative | None, memory_dim: int | None) -> MultiHeadAttention:
-        """A layer of attention for a block."""
+        """Return an attention layer for a block."""
         return MultiHeadAttention(
             self.dim,
             self.heads,
@@ -87,19 +92,27 @@ class BlockConfig:
         )
 
     def norm(self) -> nn.LayerNorm:
-        """A norm for a block or a stack."""
+        """Return a norm for a block or a stack."""
         return nn.LayerNorm(self.dim, eps=self.norm_eps, bias=self.bias)
 
 
 class BlockObservation(NamedTuple):
-    """What was observed in a block of a decoder; None for what was not asked for."""
+    """The statistics of a decoder block's two attentions, each None unless it was asked for.
+
+    >>> import torch
+    >>> from regard import Observe
+    >>> block, x = DecoderBlock(BlockConfig(8, 2)), torch.randn(2, 3, 8)
+    >>> output, statistics = block(x, torch.randn(2, 5, 8), observe=Observe(entropy=True))
+    >>> statistics.cross_attention.entropy.shape, statistics.self_attention
+    (torch.Size([2, 2, 3]), None)
+    """
 
     cross_attention: Observation | None
     self_attention: Observation | None
 
 
 class _Block(nn.Module):
-    """Self-attention, the feed-forward layers, and the way past a sublayer: what both blocks have."""
+    """The base of both blocks: self-attention, feed-forward layers, and residual connections with norms."""
 
     def __init__(self, config: BlockConfig, *, causal: bool) -> None:
         super().__init__()
@@ -117,7 +130,7 @@ class _Block(nn.Module):
         glorot_(self.linear2)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: matrices Glorot-uniform, biases zero, norms one."""
+        """Draw all parameters again: matrices Glorot-uniform, biases zero, norms one."""
         for layer in self.children():
             if isinstance(layer, nn.Linear):
                 glorot_(layer)
@@ -139,7 +152,7 @@ class _Block(nn.Module):
 
 
 class EncoderBlock(_Block):
-    """A block of an encoder: each token takes in the others, and is then thought over by itself.
+    """A block of an encoder: each token attends to the others, then passes through the feed-forward layers.
 
     Post-norm: x ← norm(x + attention(x)); x ← norm(x + W₂ f(W₁ x)). With ``norm_first``: x ← x + attention(norm(x));
     x ← x + W₂ f(W₁ norm(x)).
@@ -152,8 +165,8 @@ class EncoderBlock(_Block):
 
     Matrices begin Glorot-uniform, biases zero.
 
-    Shapes: x (B, T, dim) or (T, dim), output likewise. Masks, what is observed, and the ``cache`` (of `KeyValueCache`)
-    are those of `MultiHeadAttention`.
+    Shapes: x (B, T, dim) or (T, dim), output likewise. Masks, statistics and the ``cache``, a `KeyValueCache`, are
+    those of `MultiHeadAttention`.
     Errors: `ArgumentError` for wrong sizes and masks.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.1.
 
@@ -164,6 +177,7 @@ class EncoderBlock(_Block):
     """
 
     def __init__(self, config: BlockConfig) -> None:
+        """Make a block of these sizes and options."""
         super().__init__(config, causal=False)
 
     def forward(
@@ -174,6 +188,7 @@ class EncoderBlock(_Block):
         cache: KeyValueCache | None = None,
         observe: Observe | None = None,
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], Observation]:
+        """Return the output (B, T, dim) for x (B, T, dim), with ``observe`` also the statistics."""
         answer = self.self_attn(self._pre_norm(x, self.norm1), mask=mask, cache=cache, observe=observe)
         output, seen = (answer, None) if observe is None else answer
         x = self._feed_forward(self._residual(x, output, self.norm1), self.norm2)
@@ -181,7 +196,7 @@ class EncoderBlock(_Block):
 
 
 class DecoderBlock(_Block):
-    """A block of a decoder: each token takes in those before it, then the memory, and is then thought over by itself.
+    """A block of a decoder: self-attention to earlier tokens, cross-attention to a memory, feed-forward layers.
 
     Post-norm: x ← norm(x + attention(x)); x ← norm(x + attention(x, memory)); x ← norm(x + W₂ f(W₁ x)); with
     ``norm_first`` norms stand before each sublayer, as in `EncoderBlock`.
@@ -195,9 +210,9 @@ class DecoderBlock(_Block):
 
     Matrices begin Glorot-uniform, biases zero.
 
-    Shapes: x (B, T, dim) and memory (B, Tk, memory_dim), or both without B; output as x; memory_dim is dim unless
-    given. The memory may be ``block.cross_attn.project(memory)``, and x may hold K sequences for each memory side by
-    side, (B * K, T, dim). ``mask`` and ``cache`` are of the self-attention, ``memory_mask`` of the cross-attention.
+    Shapes: x (B, T, dim) and memory (B, Tk, memory_dim), or both without B; output as x; memory_dim defaults to
+    dim. The memory may be ``block.cross_attn.project(memory)``, and x may hold K sequences for each memory side by
+    side, (B * K, T, dim). ``mask`` and ``cache`` belong to self-attention, ``memory_mask`` to cross-attention.
     With ``observe`` (cross-attention) or ``observe_self`` the output comes with a `BlockObservation`: weights are
     (B, heads, K * T, Tk), and (B * K, heads, T, tokens so far).
     Errors: `ArgumentError` for wrong sizes and masks.
@@ -210,6 +225,7 @@ class DecoderBlock(_Block):
     """
 
     def __init__(self, config: BlockConfig, *, memory_dim: int | None = None) -> None:
+        """Make a block of these sizes and options, for a memory of size ``memory_dim``."""
         super().__init__(config, causal=True)
         self.cross_attn = config.attention(causal=False, positions=None, memory_dim=memory_dim)
         self.norm3 = config.norm()
@@ -225,6 +241,7 @@ class DecoderBlock(_Block):
         observe: Observe | None = None,
         observe_self: Observe | None = None,
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], BlockObservation]:
+        """Return the output (B, T, dim) for x and memory (B, Tk, memory_dim), and statistics if asked for."""
         answer = self.self_attn(self._pre_norm(x, self.norm1), mask=mask, cache=cache, observe=observe_self)
         output, of_self = (answer, None) if observe_self is None else answer
         x = self._residual(x, output, self.norm1)
@@ -245,7 +262,7 @@ class DecoderBlock(_Block):
                 f"memory must be a tensor, or a state or cache made of one, got {type(memory).__name__}"
             )
         keys, rank = (memory, 3) if isinstance(memory, Tensor) else (memory.key, 4)
-        # Sequences with one memory are its queries side by side: they have nothing else to do with each other here.
+        # Sequences that share a memory become its queries side by side: cross-attention is the same for both forms.
         if keys is not None and x.dim() == 3 and keys.dim() == rank and keys.shape[0] != x.shape[0]:
             if x.shape[0] % max(keys.shape[0], 1):
                 raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Attention for the step of a recurrent decoder: keys are projected once a sentence, queries once a step."""
+"""Attention for the steps of a recurrent decoder: keys are projected once per sentence, queries once per step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _context(
 
 
 class BahdanauAttention(nn.Module):
-    """The context of a decoder's step: the memory, weighted by how well it fits the decoder's state.
+    """Additive attention of a decoder: the context of a step is the memory, weighted by a score of state and memory.
 
     e_tj = wᵀ tanh(W_q s_{t−1} + W_k h_j + b);  α_t = softmax_j e_tj;  c_t = Σ_j α_tj h_j.
 
@@ -62,9 +62,9 @@ class BahdanauAttention(nn.Module):
 
     All parameters begin Glorot-uniform, b zero.
 
-    Shapes: ``project(memory)`` gives keys (B, Tk, hidden_dim), once a sentence; query (B, query_dim) for one step gives
-    the context (B, memory_dim), query (B, Tq, query_dim) for several (all steps, or the hypotheses of a beam) gives
-    (B, Tq, memory_dim). Masks and what is observed are those of `regard.attention` with one head: (B, 1, Tq, Tk).
+    Shapes: ``project(memory)`` gives keys (B, Tk, hidden_dim), once per sentence; query (B, query_dim) for one step
+    gives the context (B, memory_dim), query (B, Tq, query_dim) for several (all steps, or the hypotheses of a beam)
+    gives (B, Tq, memory_dim). Masks and statistics are those of `regard.attention` with one head: (B, 1, Tq, Tk).
     Errors: `ArgumentError` for wrong sizes and masks.
     Source: Bahdanau, Cho, Bengio 2014, arXiv 1409.0473, section 3.1 and appendix A.1.2.
 
@@ -76,6 +76,7 @@ class BahdanauAttention(nn.Module):
     """
 
     def __init__(self, query_dim: int, memory_dim: int, hidden_dim: int, *, impl: Impl = "auto") -> None:
+        """Make W_q (query_dim -> hidden_dim), W_k (memory_dim -> hidden_dim) and w (hidden_dim)."""
         super().__init__()
         self.W_q = nn.Linear(query_dim, hidden_dim, bias=False)
         self.W_k = nn.Linear(memory_dim, hidden_dim)
@@ -84,14 +85,14 @@ class BahdanauAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters again."""
         glorot_(self.W_q)
         glorot_(self.W_k)
         bound = math.sqrt(6 / (1 + self.w.shape[0]))
         nn.init.uniform_(self.w, -bound, bound)
 
     def project(self, memory: Float[Tensor, "B Tk memory_dim"]) -> Float[Tensor, "B Tk hidden_dim"]:
-        """The keys W_k h_j + b."""
+        """Return the keys W_k h_j + b."""
         check_size(memory, self.W_k.in_features, "memory", (3,))
         keys: Tensor = self.W_k(memory)
         return keys
@@ -105,22 +106,23 @@ class BahdanauAttention(nn.Module):
         mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
         observe: Observe | None = None,
     ) -> Float[Tensor, "B *Tq memory_dim"] | tuple[Float[Tensor, "B *Tq memory_dim"], Observation]:
+        """Return the context of one query (B, query_dim) or several, with ``observe`` also the statistics."""
         check_size(query, self.W_q.in_features, "query")
         return _context(self.W_q(query), keys, memory, Additive(self.w), mask, observe, self.impl)
 
 
 class LuongAttention(nn.Module):
-    """The context of a decoder's step by a product of the decoder's and the encoder's states.
+    """Multiplicative attention of a decoder: the score is a product of the decoder's and the encoder's states.
 
     score(s_t, h_j) = s_tᵀ h_j ("dot"),  s_tᵀ h_j / √query_dim ("scaled_dot"),  s_tᵀ W_a h_j ("general");
     α_t = softmax_j score(s_t, h_j);  c_t = Σ_j α_tj h_j.
 
-    Called as `BahdanauAttention` is, so that a decoder can hold either: ``project`` gives the keys W_a h_j, or the
-    memory itself where there is nothing to learn. W_a, the weight of ``W_a``, begins Glorot-uniform. It has no bias:
-    s_tᵀ(W_a h_j + b) differs from s_tᵀ W_a h_j by the same number for every j, which softmax does not see.
+    The call is that of `BahdanauAttention`, so that a decoder can hold either: ``project`` gives the keys W_a h_j, or
+    the memory itself without parameters. W_a, the weight of ``W_a``, begins Glorot-uniform. It has no bias:
+    s_tᵀ(W_a h_j + b) differs from s_tᵀ W_a h_j by the same number for every j, which cancels in softmax.
 
     Shapes: memory (B, Tk, memory_dim), keys (B, Tk, query_dim); query (B, query_dim) gives the context (B, memory_dim),
-    query (B, Tq, query_dim) gives (B, Tq, memory_dim). Masks and what is observed: (B, 1, Tq, Tk), as with one head.
+    query (B, Tq, query_dim) gives (B, Tq, memory_dim). Masks and statistics have one head: (B, 1, Tq, Tk).
     Errors: `ArgumentError` for wrong sizes and masks, and for a product of vectors of two sizes.
     Source: Luong, Pham, Manning 2015, arXiv 1508.04025, equation 8; scaled: Vaswani et al. 2017, section 3.2.1.
 
@@ -139,6 +141,7 @@ class LuongAttention(nn.Module):
         *,
         impl: Impl = "auto",
     ) -> None:
+        """Make W_a (memory_dim -> query_dim) for "general"; the other scores need query_dim = memory_dim."""
         super().__init__()
         if score not in ("dot", "scaled_dot", "general"):
             raise ArgumentError(f'score must be "dot", "scaled_dot" or "general", got {score!r}')
@@ -155,12 +158,12 @@ class LuongAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters again."""
         if self.W_a is not None:
             glorot_(self.W_a)
 
     def project(self, memory: Float[Tensor, "B Tk memory_dim"]) -> Float[Tensor, "B Tk query_dim"]:
-        """The keys: W_a h_j, or h_j itself."""
+        """Return the keys W_a h_j, or h_j itself without W_a."""
         check_size(memory, self.memory_dim, "memory", (3,))
         if self.W_a is None:
             return memory
@@ -176,6 +179,7 @@ class LuongAttention(nn.Module):
         mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None = None,
         observe: Observe | None = None,
     ) -> Float[Tensor, "B *Tq memory_dim"] | tuple[Float[Tensor, "B *Tq memory_dim"], Observation]:
+        """Return the context of one query (B, query_dim) or several, with ``observe`` also the statistics."""
         check_size(query, self.query_dim, "query")
         score: Score = ScaledDot() if self.score == "scaled_dot" else Dot()
         return _context(query, keys, memory, score, mask, observe, self.impl)

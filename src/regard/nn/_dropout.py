@@ -17,16 +17,16 @@ __all__ = ["Dropout"]
 
 
 class Dropout(nn.Module):
-    """Puts each number to zero with probability p in training, and scales the rest by 1/(1 − p).
+    """Dropout: set each number to zero with probability p in training, and scale the others by 1/(1 − p).
 
     y = m ⊙ x / (1 − p), with m independent, 0 with probability p and else 1; in evaluation y = x.
 
-    The same distribution as `torch.nn.Dropout`, which draws one random number for each element, and on a CPU spends
-    more time on that than on all else; here one 64-bit number serves four elements, so that the probability is p within
-    2⁻¹⁷. On other devices, and where code is compiled, it is torch's.
+    The distribution is that of `torch.nn.Dropout`, whose random generator takes most of its time on a CPU. Here m
+    is a hash of a seed and the element's position, 32 bits each, so that the probability is p within 2⁻³². On other
+    devices, and in compiled code, the computation is torch's.
 
     Shapes: x of any shape, floating; output the same.
-    Errors: `ArgumentError` for a p that is no probability.
+    Errors: `ArgumentError` if p is not a probability.
     Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", section 4.
 
     >>> import torch
@@ -38,11 +38,13 @@ class Dropout(nn.Module):
     """
 
     def __init__(self, p: float) -> None:
+        """Make a layer that drops with probability ``p``."""
         super().__init__()
         check_dropout(p)
         self.p = p
 
     def forward(self, x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+        """Return x with numbers dropped in training, x itself in evaluation."""
         return dropout(x, self.p) if self.training else x
 
     def extra_repr(self) -> str:

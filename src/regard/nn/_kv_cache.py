@@ -1,4 +1,4 @@
-"""Keys and values that a layer has computed and need not compute again."""
+"""A cache of the keys and values that an attention layer has computed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ __all__ = ["KeyValueCache"]
 
 
 class KeyValueCache:
-    """The keys and values of one attention layer for one batch, so that each token is projected once.
+    """A cache of the keys and values of one attention layer for one batch, so that each token is projected once.
 
-    ``layer(x, cache=cache)`` appends the keys and values of x to the cache and attends to all that is in it. Fed in
-    pieces of any length, a causal layer gives what it gives for the whole sequence at once. Masks and biases are about
-    all tokens so far: padding is (B, length). The cache belongs to the caller, who makes one a layer and a batch.
+    ``layer(x, cache=cache)`` appends the keys and values of x to the cache and attends to everything in it. A causal
+    layer that is fed a sequence in pieces of any length gives the same outputs as for the whole sequence. Masks and
+    biases cover all tokens so far: padding is (B, length). The cache belongs to the caller, who makes one for each
+    layer and batch.
 
-    ``window=n`` keeps the last n tokens alone, and its layer attends as under ``causal() & window(n)``.
+    With ``window=n`` only the last n tokens are kept, and the layer attends as under ``causal() & window(n)``.
 
-    Where gradients are not recorded (`torch.no_grad`, `torch.inference_mode`), a token costs its own size: the memory
-    doubles when it is full, and what was handed out before is not written to. Where they are recorded, and in what is
-    compiled or exported, the cache is concatenated anew with each call, and gradients flow through it.
+    Without gradients (`torch.no_grad`, `torch.inference_mode`) a token costs its own size: the memory doubles when it
+    is full, and tensors returned earlier are never overwritten. With gradients, and in compiled or exported code, each
+    call concatenates the cache into new tensors, and gradients flow through it.
 
     Shapes: key and value (B, heads, T, d), None before the first token.
-    Errors: `ArgumentError` where sizes, dtype or device are not those of what is in the cache.
+    Errors: `ArgumentError` if sizes, dtype or device differ from those in the cache.
 
     >>> from regard.nn import MultiHeadAttention
     >>> layer, x = MultiHeadAttention(8, 2, causal=True), torch.randn(3, 5, 8)
@@ -40,17 +41,18 @@ class KeyValueCache:
     """
 
     def __init__(self, window: int | None = None) -> None:
+        """Make an empty cache, of the last ``window`` tokens if given."""
         if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
             raise ArgumentError(f"window must be at least 1 (it counts the token itself), got {window!r}")
         self.window = window
-        self.length = 0  # of all tokens read, those too that a window has dropped
-        self.fixed = False  # the keys of a memory, to which nothing is appended
+        self.length = 0  # of all tokens read, including those that a window has dropped
+        self.fixed = False  # True for a memory, whose keys do not grow
         self._key: _Rows | None = None
         self._value: _Rows | None = None
 
     @classmethod
     def of_memory(cls, key: Float[Tensor, "*B H T d"], value: Float[Tensor, "*B H T d"]) -> KeyValueCache:
-        """A cache of these keys and values of a memory, to which nothing is appended."""
+        """Return a fixed cache of a memory's keys and values (B, heads, T, d)."""
         cache = cls()
         cache._key, cache._value = _Rows.whole(key), _Rows.whole(value)
         cache.length, cache.fixed = key.shape[-2], True
@@ -58,18 +60,18 @@ class KeyValueCache:
 
     @property
     def key(self) -> Float[Tensor, "*B H T d"] | None:
-        """The keys that are kept, turned as the layer's positions turn them."""
+        """The keys in the cache, rotated by the layer's positions."""
         return None if self._key is None else self._key.tensor
 
     @property
     def value(self) -> Float[Tensor, "*B H T d"] | None:
-        """The values that are kept."""
+        """The values in the cache."""
         return None if self._value is None else self._value.tensor
 
     def append(
         self, key: Float[Tensor, "*B H T d"], value: Float[Tensor, "*B H T d"]
     ) -> tuple[Float[Tensor, "*B H Tk d"], Float[Tensor, "*B H Tk d"]]:
-        """Take in the next tokens; what they may attend to: all keys and values, with a window the last ones."""
+        """Append the keys and values of the next tokens; return those that they attend to, all or a window's."""
         if self.fixed:
             raise ArgumentError("this cache holds the keys of a memory and takes no more: make a KeyValueCache() for x")
         keep = None if self.window is None else self.window - 1
@@ -79,7 +81,7 @@ class KeyValueCache:
         return keys.tensor, values.tensor
 
     def select(self, rows: Int[Tensor, " B2"]) -> KeyValueCache:
-        """A new cache, of these rows of the batch in this order: the hypotheses of a beam that go on."""
+        """Return a new cache of these rows of the batch, in this order, such as the hypotheses that a beam keeps."""
         if self.key is not None and self.key.dim() < 4:
             raise ArgumentError(f"a cache without a batch has no rows to select: its keys are {tuple(self.key.shape)}")
         check_rows(rows, "rows", (1,), None if self.key is None else self.key.shape[0])
@@ -89,14 +91,14 @@ class KeyValueCache:
         return other
 
     def fork(self) -> KeyValueCache:
-        """Another cache of the same tokens, which goes its own way from here; nothing is copied."""
+        """Return a cache of the same tokens that grows independently; nothing is copied."""
         other = KeyValueCache(self.window)
         other.fixed = self.fixed
         other.adopt(self)
         return other
 
     def adopt(self, other: KeyValueCache) -> None:
-        """Hold what the other holds: the way of a branch was the right one."""
+        """Take over the contents of another cache, such as a fork that was successful."""
         self.length, self._key, self._value = other.length, other._key, other._value
 
     def __len__(self) -> int:
@@ -108,20 +110,20 @@ class KeyValueCache:
 
 
 def check_rows(rows: object, name: str, ranks: tuple[int, ...], count: int | None) -> None:
-    """Refuse what are not numbers of rows, of which there are ``count``; None: nobody knows yet."""
+    """Check that rows are indices of ``count`` rows; None if the number is still open."""
     what = "(B,) integers" if ranks == (1,) else "integers, (B, K) or (B,)"
     if not isinstance(rows, Tensor):
         raise ArgumentError(f"{name} must be a tensor of {what}, got {type(rows).__name__}")
     if rows.dim() not in ranks or rows.is_floating_point() or rows.dtype == torch.bool:
         raise ArgumentError(f"{name} must be {what}, got {rows.dtype} of shape {tuple(rows.shape)}")
     if count is None or not rows.numel() or not rows.is_cpu or torch.compiler.is_compiling():
-        return  # to look would make a graph depend on values, or wait for a GPU, which checks by itself
+        return  # values would enter a graph, or be waited for on a GPU, which checks them itself
     if int(rows.min()) < 0 or int(rows.max()) >= count:
         raise ArgumentError(f"{name} must be from 0 to {count - 1}, got {int(rows.min())} to {int(rows.max())}")
 
 
 class _Buffer:
-    """Memory for rows (..., capacity, d), of which the first ``used`` are written."""
+    """A tensor of rows (..., capacity, d), of which the first ``used`` are written."""
 
     def __init__(self, data: Tensor, used: int) -> None:
         self.data = data
@@ -129,7 +131,7 @@ class _Buffer:
 
 
 class _Rows:
-    """The rows ``start`` to ``end`` of a buffer. Rows once written stay as they are, so buffers can be shared."""
+    """A view of the rows ``start`` to ``end`` of a buffer, which can be shared, as written rows never change."""
 
     def __init__(self, buffer: _Buffer, start: int, end: int) -> None:
         self.buffer = buffer
@@ -148,11 +150,11 @@ class _Rows:
         return self if count is None else _Rows(self.buffer, max(self.start, self.end - count), self.end)
 
     def select(self, rows: Tensor) -> _Rows:
-        # The whole buffer: its room to grow comes along, else the next token would copy everything again.
+        # The whole buffer with its room to grow, or the next token would copy everything again.
         return _Rows(_Buffer(self.buffer.data.index_select(0, rows), self.buffer.used), self.start, self.end)
 
     def extended(self, new: Tensor, start: int) -> _Rows:
-        """These rows from ``start`` on, and new ones behind them."""
+        """Return these rows from ``start`` on with new ones after them."""
         buffer, end = self.buffer, self.end + new.shape[-2]
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return _Rows.whole(torch.cat([buffer.data[..., start : self.end, :], new], -2))
@@ -169,7 +171,7 @@ class _Rows:
 
 
 def _extended(rows: _Rows | None, new: Tensor, keep: int | None) -> _Rows:
-    """Rows and new ones behind them; of the old ones the last ``keep``."""
+    """Return the last ``keep`` rows with new ones after them."""
     if rows is None:
         return _Rows.whole(new)
     there = rows.buffer.data

@@ -1,4 +1,4 @@
-"""Multi-head attention, in which every head may have a score of its own."""
+"""Multi-head attention, with one score for all heads or a score for each."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def attend_with_positions(
 
 
 class MultiHeadAttention(nn.Module):
-    """Several kinds of relevance side by side: heads that attend apart and are brought together by W^O.
+    """Multi-head attention: heads attend independently, and W^O combines their outputs.
 
     h_i = f_i(W_i^q q, W_i^k k, W_i^v v);  output = W^O [h_1; …; h_H], with f_i attention of any score.
 
@@ -64,22 +64,22 @@ class MultiHeadAttention(nn.Module):
     | W^O                   | ``out_proj``                                                                 |
     | f_i                   | ``score``: one name, or a list with one name per head                        |
 
-    ``score`` is "dot", "scaled_dot", "general" (a W per head) or "additive" (a w per head); heads with the same one are
-    computed together. With ``kv_heads`` fewer than ``num_heads``, consecutive query heads share a key and value head.
-    ``causal`` hides later keys (aligned at the last query and key), together with any mask. ``dropout`` falls on the
-    weights, in training alone. Projections and scores begin Glorot-uniform, biases zero.
+    ``score`` is "dot", "scaled_dot", "general" (a W per head) or "additive" (a w per head); heads with the same score
+    are computed together. With fewer ``kv_heads`` than ``num_heads``, consecutive query heads share a key and value
+    head. ``causal`` hides later keys (aligned at the last query and key), in addition to any mask. ``dropout`` applies
+    to the weights, in training only. Projections and scores begin Glorot-uniform, biases zero.
 
-    ``positions`` is an encoding that acts within attention, such as `Rotary`, `ALiBi`, `T5Bias` or `Shaw`. Places count
-    the keys that the mask's padding keeps. The queries of self-attention stand at their keys; those of another sequence
-    stand at the last Tq kept keys.
+    ``positions`` is an encoding that acts within attention, such as `Rotary`, `ALiBi`, `T5Bias` or `Shaw`. Positions
+    count the keys that are not padding. Queries of self-attention have the positions of their keys; queries of another
+    sequence have the last Tq positions.
 
-    With ``cache`` the keys and values of the query are appended to it, and the query attends to all that is in it; mask
-    and bias are then about all keys so far. ``cache = layer.project(memory)`` projects a memory once, for any number of
-    calls ``layer(query, cache=cache)``. See `KeyValueCache`.
+    With ``cache`` the keys and values of the query are appended to the cache, and the query attends to everything in
+    it; mask and bias then cover all keys so far. ``cache = layer.project(memory)`` projects a memory once, for any
+    number of calls ``layer(query, cache=cache)``. See `KeyValueCache`.
 
-    Shapes: query (B, Tq, embed_dim), key (B, Tk, kdim), value (B, Tk, vdim), all with B or all without; key is query
-    and value is key unless given, and so kdim is embed_dim and vdim is kdim; output (B, Tq, embed_dim). A raw mask, a
-    bias and what is observed have the heads on an axis: (B, H, Tq, Tk).
+    Shapes: query (B, Tq, embed_dim), key (B, Tk, kdim), value (B, Tk, vdim), all with B or all without; key defaults to
+    query and value to key, and so kdim to embed_dim and vdim to kdim; output (B, Tq, embed_dim). Tensor masks, biases
+    and statistics have an axis for the heads: (B, H, Tq, Tk).
     Errors: `ArgumentError` for wrong sizes, masks and options.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2; shared key heads: Ainslie et al. 2023,
     arXiv 2305.13245.
@@ -106,6 +106,7 @@ class MultiHeadAttention(nn.Module):
         positions: Relative | None = None,
         impl: Impl = "auto",
     ) -> None:
+        """Make projections of queries to embed_dim, of keys and values to kv_heads · embed_dim / num_heads."""
         super().__init__()
         check_dropout(dropout)
         if positions is not None and not isinstance(positions, Relative):
@@ -135,10 +136,10 @@ class MultiHeadAttention(nn.Module):
         order = torch.cat([group.heads for group in self._groups()]).argsort()
         self.register_buffer("_order", order, persistent=False)
         self.reset_parameters()
-        self.positions = positions  # has drawn its parameters itself, and may be shared and trained
+        self.positions = positions  # after the drawing, as it may be shared with other layers, and trained already
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters again."""
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             glorot_(projection)
         for group in self._groups():
@@ -158,6 +159,7 @@ class MultiHeadAttention(nn.Module):
         observe: Observe | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "*B Tq embed_dim"] | tuple[Float[Tensor, "*B Tq embed_dim"], Observation]:
+        """Return the output (B, Tq, embed_dim) for query (B, Tq, embed_dim), with ``observe`` also the statistics."""
         check_size(query, self.q_proj.in_features, "query")
         q = self._split_heads(self.q_proj(query))
         if cache is None:
@@ -175,7 +177,7 @@ class MultiHeadAttention(nn.Module):
         grows = cache is not None and not cache.fixed
         shape = (*q.shape[:-1], k.shape[-2] + (cache.length if cache is not None and grows else 0))
         if bias is not None:
-            check_bias(bias, shape)  # as positions may be added to it, and a cache is not to grow in vain
+            check_bias(bias, shape)  # before positions are added to it, and before the cache grows
         places, grown = None, None
         if self.positions is not None:
             mask = as_mask(mask, q.dim())
@@ -191,7 +193,7 @@ class MultiHeadAttention(nn.Module):
                 mask, bias, places = within_window(cache.window, mask, bias, places, shape[-1], k.shape[-2])
         output, observation = self._attend(q, k, v, mask, bias, observe, places)
         if cache is not None and grown is not None:
-            cache.adopt(grown)  # only now, as a call that is refused leaves the cache as it was
+            cache.adopt(grown)  # only now: a call that raises an error leaves the cache unchanged
         output = self._merge_heads(output)
         return output if observation is None else (output, observation)
 
@@ -202,7 +204,7 @@ class MultiHeadAttention(nn.Module):
     def project(
         self, memory: Float[Tensor, "*B Tk kdim"], value: Float[Tensor, "*B Tk vdim"] | None = None
     ) -> KeyValueCache:
-        """The keys and values of a memory, computed once: ``layer(query, cache=layer.project(memory))``.
+        """Compute the keys and values of a memory once, for any number of calls with ``cache=``.
 
         >>> layer, query, memory = MultiHeadAttention(8, 2, kdim=6), torch.randn(2, 3, 8), torch.randn(2, 5, 6)
         >>> torch.equal(layer(query, cache=layer.project(memory)), layer(query, memory))

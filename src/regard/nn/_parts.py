@@ -1,4 +1,4 @@
-"""What the layers are made of: projections, scores with parameters, and the checks that all of them need."""
+"""Parts of the layers: scores with parameters, initialisation, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ScoreName = Literal["dot", "scaled_dot", "general", "additive"]
 
 
 class HeadScore(nn.Module):
-    """A score chosen by name, with the parameters it needs for heads of size ``dim``.
+    """A score chosen by name, with its parameters for heads of size ``dim``.
 
-    "dot" and "scaled_dot" have none; "general" has W (heads, dim, dim), "additive" w (heads, dim); without ``heads``
-    the first axis is missing. Calling it gives the score for `regard.attention`.
+    "general" has W (heads, dim, dim) and "additive" w (heads, dim), both without the first axis if ``heads`` is None;
+    the others have no parameters. A call returns the score for `regard.attention`.
     """
 
     def __init__(self, name: ScoreName, dim: int, heads: int | None = None) -> None:
@@ -48,7 +48,7 @@ class HeadScore(nn.Module):
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew (Glorot, each head by itself)."""
+        """Draw the parameters again, Glorot-uniform for each head."""
         if self.weight is not None:
             dim = self.weight.shape[-1]
             bound = math.sqrt(6 / (dim + (dim if self.name == "general" else 1)))
@@ -64,14 +64,14 @@ class HeadScore(nn.Module):
 
 
 def glorot_(linear: nn.Linear) -> None:
-    """Draw a projection anew: Glorot-uniform weight, zero bias."""
+    """Draw a projection again: Glorot-uniform weight, zero bias."""
     nn.init.xavier_uniform_(linear.weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
 
 
 def normal_embedding_(table: nn.Embedding | nn.EmbeddingBag, std: float) -> None:
-    """Draw a table of embeddings anew from N(0, std²); the row of padding, if it has one, is zero."""
+    """Draw a table of embeddings again from N(0, std²), with zeros in the row of padding, if it has one."""
     nn.init.normal_(table.weight, std=std)
     if table.padding_idx is not None:
         with torch.no_grad():
@@ -79,13 +79,13 @@ def normal_embedding_(table: nn.Embedding | nn.EmbeddingBag, std: float) -> None
 
 
 def check_dropout(p: float) -> None:
-    """Refuse a dropout that is no probability."""
+    """Check that a dropout is a probability."""
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"dropout must be a probability from 0 to 1, got {p}")
 
 
 def check_size(x: Float[Tensor, "*batch T D"], size: int, name: str, ranks: tuple[int, ...] = (2, 3)) -> None:
-    """Refuse an input whose rank or last size is not the layer's."""
+    """Check the rank and the last size of an input."""
     if x.shape[-1:] != (size,) or x.dim() not in ranks:
         axes = " or ".join(map(str, ranks))
         raise ArgumentError(f"{name} must have {axes} axes, the last of size {size}; got shape {tuple(x.shape)}")
@@ -94,14 +94,14 @@ def check_size(x: Float[Tensor, "*batch T D"], size: int, name: str, ranks: tupl
 def as_mask(
     mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, rank: int
 ) -> Mask | Bool[Tensor, "*masked Tq Tk"] | None:
-    """A mask tensor as an object; one that is not bool or not of the query's rank is left for `attention` to refuse."""
+    """Wrap a mask tensor as a `Mask`, unless its dtype or rank is wrong, for which `attention` raises the error."""
     if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == rank:
         return dense(mask)
     return mask
 
 
 def with_causal(mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, rank: int) -> Mask | Bool[Tensor, "*masked Tq Tk"]:
-    """The mask and the causal one together."""
+    """Combine the mask with the causal one."""
     if mask is None:
         return causal()
     structured = as_mask(mask, rank)

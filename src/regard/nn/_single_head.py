@@ -1,4 +1,4 @@
-"""Self-attention and cross-attention with one head, as they are taught."""
+"""Self-attention and cross-attention with one head, written as in textbooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CrossAttention", "SelfAttention"]
 
 
 class _SingleHead(nn.Module):
-    """Queries from one sequence, keys and values from another; the two layers below differ in which these are."""
+    """The base of both layers: queries from one sequence, keys and values from the same or another."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class _SingleHead(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters again."""
         for projection in (self.q_proj, self.k_proj, self.v_proj):
             glorot_(projection)
         self.score.reset_parameters()
@@ -81,7 +81,7 @@ class _SingleHead(nn.Module):
 
 
 class SelfAttention(_SingleHead):
-    """Attention within one sequence: each output sees all inputs, its own included.
+    """Attention within one sequence, with one head: each position attends to all positions, its own included.
 
     qⁱ = W^q aⁱ,  kⁱ = W^k aⁱ,  vⁱ = W^v aⁱ;  α_ij = score(qⁱ, kʲ);  α′_i = softmax_j α_ij;  bⁱ = Σ_j α′_ij vʲ.
 
@@ -91,11 +91,11 @@ class SelfAttention(_SingleHead):
     | W^q, W^k, W^v | ``q_proj``, ``k_proj``, ``v_proj`` (``weight``, and with ``bias=True`` a ``bias``)|
     | score         | "dot", "scaled_dot", "general" (W = ``score.weight``), "additive" (w likewise)    |
 
-    Projections and scores begin Glorot-uniform, biases zero. With ``causal`` the i-th output sees inputs 0 … i alone.
-    ``dropout`` falls on the weights α′, in training alone. ``key_dim`` and ``value_dim`` are ``dim`` unless given.
+    Projections and scores begin Glorot-uniform, biases zero. With ``causal`` position i attends to 0 … i only.
+    ``dropout`` applies to the weights α′, in training only. ``key_dim`` and ``value_dim`` default to ``dim``.
 
-    Shapes: x (B, T, dim) or (T, dim); output (B, T, value_dim) or (T, value_dim). A raw mask, a bias and what is
-    observed have a head axis of size 1 when x is a batch: (B, 1, T, T).
+    Shapes: x (B, T, dim) or (T, dim); output (B, T, value_dim) or (T, value_dim). Tensor masks, biases and statistics
+    have a head axis of size 1 if x is a batch: (B, 1, T, T).
     Errors: `ArgumentError` for wrong sizes, masks and options.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1; additive: Bahdanau et al. 2014.
 
@@ -117,6 +117,7 @@ class SelfAttention(_SingleHead):
         dropout: float = 0.0,
         impl: Impl = "auto",
     ) -> None:
+        """Make the projections dim -> key_dim of queries and keys, and dim -> value_dim of values."""
         super().__init__(
             dim,
             dim,
@@ -137,20 +138,21 @@ class SelfAttention(_SingleHead):
         bias: Float[Tensor, "*biased Tq Tk"] | None = None,
         observe: Observe | None = None,
     ) -> Float[Tensor, "*B T Ev"] | tuple[Float[Tensor, "*B T Ev"], Observation]:
+        """Return the output (B, T, value_dim) of x (B, T, dim), with ``observe`` also the statistics."""
         check_size(x, self.q_proj.in_features, "x")
         return self._attend(x, x, mask, bias, observe)
 
 
 class CrossAttention(_SingleHead):
-    """Attention from a target to a source: queries from the one, keys and values from the other.
+    """Attention from one sequence to another, with one head: queries from the target, keys and values from the source.
 
     qⁱ = W^q aⁱ from the target,  kʲ = W^k cʲ,  vʲ = W^v cʲ from the source;  bⁱ = Σ_j softmax_j(score(qⁱ, kʲ)) vʲ.
 
-    Parameters, initialisation and options as in `SelfAttention`; ``key_dim`` and ``value_dim`` are ``query_dim``
-    unless given.
+    Parameters, initialisation and options are those of `SelfAttention`; ``key_dim`` and ``value_dim`` default to
+    ``query_dim``.
 
-    Shapes: query (B, Tq, query_dim) and source (B, Tk, source_dim), or both without B; output (B, Tq, value_dim). A
-    raw mask, a bias and what is observed have a head axis of size 1 in a batch: (B, 1, Tq, Tk).
+    Shapes: query (B, Tq, query_dim) and source (B, Tk, source_dim), or both without B; output (B, Tq, value_dim).
+    Tensor masks, biases and statistics have a head axis of size 1 in a batch: (B, 1, Tq, Tk).
     Errors: `ArgumentError` for wrong sizes, masks and options.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.3 ("encoder-decoder attention").
 
@@ -172,6 +174,7 @@ class CrossAttention(_SingleHead):
         dropout: float = 0.0,
         impl: Impl = "auto",
     ) -> None:
+        """Make the projections query_dim -> key_dim, source_dim -> key_dim and source_dim -> value_dim."""
         super().__init__(
             query_dim,
             source_dim,
@@ -193,6 +196,7 @@ class CrossAttention(_SingleHead):
         bias: Float[Tensor, "*biased Tq Tk"] | None = None,
         observe: Observe | None = None,
     ) -> Float[Tensor, "*B Tq Ev"] | tuple[Float[Tensor, "*B Tq Ev"], Observation]:
+        """Return the output (B, Tq, value_dim) of query and source, with ``observe`` also the statistics."""
         check_size(query, self.q_proj.in_features, "query")
         check_size(source, self.k_proj.in_features, "source", (query.dim(),))
         return self._attend(query, source, mask, bias, observe)

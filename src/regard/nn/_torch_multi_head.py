@@ -1,4 +1,4 @@
-"""torch.nn.MultiheadAttention by another name: its parameters and its call, computed by `regard.attention`."""
+"""A torch.nn.MultiheadAttention computed by `regard.attention`, and the conversion of models that contain one."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _WEIGHTS = Observe(weights=True)
 
 
 class TorchMultiheadAttention(nn.MultiheadAttention):
-    """torch.nn.MultiheadAttention: the same constructor, parameters, state and call, computed by `regard.attention`.
+    """A torch.nn.MultiheadAttention with its constructor, parameters, state and call, computed by `regard.attention`.
 
     h_i = softmax(W_i^q q (W_i^k k)ᵀ / √d + mask) W_i^v v;  output = W^O [h_1; …; h_H], in every mode by one path.
 
     Masks are torch's: bool, where **True hides** a key, or float, added to the scores; ``key_padding_mask`` (B, S) and
     ``attn_mask`` (L, S) or (B * num_heads, L, S), of one kind or of both. Where it differs from torch's layer:
 
-    - A query that may attend to nothing has weights and heads of exactly 0, and so the output ``out_proj.bias``, where
-      torch gives NaN on some paths; what is masked has no influence, though it be NaN.
-    - Weights are the probabilities before dropout, not what dropout left of them; their gradient flows likewise.
-    - ``is_causal=True`` hides later keys (j > i) whatever else is asked for, together with ``attn_mask``, which it
-      needs as in torch; torch's layer takes one or the other. A wrong hint can hide too much, and never show too much.
-    - The keys that ``add_bias_kv`` and ``add_zero_attn`` append are open to every query, causal or not.
-    - torch's encoder leaves its fused kernels in evaluation, and nested tensors are refused.
+    - A query without a visible key has weights and heads of exactly 0, and so the output ``out_proj.bias``, where torch
+      gives NaN on some paths; masked keys and values have no influence, even if they are NaN.
+    - Weights are the probabilities before dropout, and so is the gradient through them.
+    - ``is_causal=True`` hides later keys (j > i) in addition to ``attn_mask``, which it needs as in torch; torch's
+      layer applies one or the other. A wrong hint can hide too much, but never too little.
+    - The keys that ``add_bias_kv`` and ``add_zero_attn`` append are visible to every query, causal or not.
+    - torch's encoder does not use its fused kernels in evaluation, and nested tensors are refused.
 
     Shapes: query (L, B, embed_dim), key (S, B, kdim), value (S, B, vdim), with ``batch_first`` B before L and S, or all
     three without B; output as the query; weights (B, L, S), or (B, H, L, S) with ``average_attn_weights=False``, None
@@ -55,8 +55,8 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
     """
 
     def _reset_parameters(self) -> None:
-        # The last step of torch's constructor. The flag says afterwards that the weights are not packed, though they
-        # may be: then torch's encoder layer keeps away from its fused kernel, which would compute past this layer.
+        # The last step of torch's constructor. Afterwards the flag marks the weights as not packed, even if they are:
+        # then torch's encoder layer does not use its fused kernel, which would bypass this layer.
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         super()._reset_parameters()
         self._qkv_same_embed_dim = False
@@ -72,10 +72,11 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Float[Tensor, "*batched_L embed_dim"], Float[Tensor, "*BH L S"] | None]:
+        """Return the output, and the weights if ``need_weights``; arguments and shapes are those of torch's layer."""
         sizes = self._sizes(query, key, value)
         mask, bias = _masks(key_padding_mask, attn_mask, is_causal, sizes)
         if bias is not None and bias.dtype == torch.float32:
-            bias = bias.to(query.dtype)  # as torch, which takes float32 masks for half precision
+            bias = bias.to(query.dtype)  # torch accepts float32 masks in half precision too
         q, k, v = map(self._split_heads, self._projected(query, key, value))
         k, v = self._appended(k, self.bias_k), self._appended(v, self.bias_v)
         dropout_p = self.dropout if self.training else 0.0
@@ -87,10 +88,10 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         return self._merge_heads(heads, query), weights if query.dim() == 3 else weights.squeeze(0)
 
     def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> _Sizes:
-        """Check the inputs' shapes, and say what the scores' will be."""
+        """Check the shapes of the inputs; return those of the scores."""
         if query.is_nested or key.is_nested or value.is_nested:
             raise UnsupportedError(
-                "nested tensors are not served: pass padded ones with key_padding_mask, and convert a "
+                "nested tensors are not supported: pass padded ones with key_padding_mask, and convert a "
                 "torch.nn.TransformerEncoder as a whole"
             )
         check_size(query, self.embed_dim, "query")
@@ -124,7 +125,7 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         return heads.transpose(1, 2) if x.dim() == 2 or self.batch_first else heads.permute(1, 2, 0, 3)
 
     def _appended(self, heads: Float[Tensor, "B H S d"], bias: Tensor | None) -> Float[Tensor, "B H S_extra d"]:
-        """The heads of the keys or values, and the keys or values that the constructor asked to append."""
+        """Append the keys or values of ``add_bias_kv`` and ``add_zero_attn``."""
         if bias is not None:
             last = bias.view(1, self.num_heads, 1, self.head_dim).expand(heads.shape[0], -1, -1, -1)
             heads = torch.cat([heads, last.to(heads.dtype)], 2)
@@ -137,20 +138,20 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
 
 
 class _Sizes(NamedTuple):
-    """What masks must fit."""
+    """The sizes that masks must fit."""
 
     batch: int
     heads: int
     queries: int
     keys: int
-    extra: int  # keys that are appended, and open to every query
+    extra: int  # keys that are appended, and visible to every query
     batched: bool
 
 
 def _masks(
     key_padding_mask: Tensor | None, attn_mask: Tensor | None, is_causal: bool, sizes: _Sizes
 ) -> tuple[Mask | None, Tensor | None]:
-    """torch's masks as the operator's mask, of what is bool, and bias, of what is float."""
+    """Return torch's bool masks as the operator's mask, and its float masks as the operator's bias."""
     batch, heads, queries, keys, extra, batched = sizes
     _check_mask("key_padding_mask", key_padding_mask, [(batch, keys) if batched else (keys,)])
     _check_mask("attn_mask", attn_mask, [(queries, keys), (batch * heads, queries, keys)])
@@ -196,7 +197,7 @@ def _check_mask(name: str, mask: Tensor | None, shapes: list[tuple[int, ...]]) -
 
 
 def _is_nothing_but_causal(attn_mask: Tensor) -> bool:
-    """Whether a kernel that knows the causal mask may do without this one; False where a look at values is not free."""
+    """Return True if the mask equals the causal one, which needs no table; False where reading values is not free."""
     if attn_mask.dim() != 2 or attn_mask.requires_grad or not is_eager_on_cpu(attn_mask):
         return False
     later = torch.ones(attn_mask.shape, dtype=torch.bool).triu(1)
@@ -206,9 +207,9 @@ def _is_nothing_but_causal(attn_mask: Tensor) -> bool:
 
 
 class _Differentiable(torch.autograd.Function):
-    """The observed weights P, which are without gradient, with softmax's: dS_ij = P_ij (dP_ij - sum_m P_im dP_im).
+    """The observed weights P with the gradient of softmax, dS_ij = P_ij (dP_ij - sum_m P_im dP_im).
 
-    Nothing is computed unless a loss asks for it: few do, and torch's layer returns weights that have a gradient.
+    Observed weights have no gradient, but those of torch's layer do. The gradient is computed only if a loss needs it.
     """
 
     generate_vmap_rule = True
@@ -226,7 +227,7 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         weights, query, key, bias = ctx.saved_tensors
         scores = weights * (gradients[0] - (weights * gradients[0]).sum(-1, keepdim=True))
-        # Rows that are masked may be NaN, and 0 * NaN is NaN; where NaN counts, the weights are NaN already.
+        # Masked rows may be NaN, and 0 * NaN is NaN; where a NaN is visible, the weights are NaN already.
         of_query = ctx.scale * scores @ key.nan_to_num(0, 0, 0).to(scores.dtype)
         of_key = ctx.scale * scores.mT @ query.nan_to_num(0, 0, 0).to(scores.dtype)
         of_bias = None if bias is None else scores.sum_to_size(bias.shape).to(bias.dtype)
@@ -235,20 +236,20 @@ class _Differentiable(torch.autograd.Function):
 
 def _with_gradient(weights: Tensor | None, query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     found = weights
-    if any(x is not None and x.requires_grad for x in (query, key, bias)):  # else it costs 30 microseconds for nothing
+    if any(x is not None and x.requires_grad for x in (query, key, bias)):  # else 30 microseconds for nothing
         found = _Differentiable.apply(weights, query, key, bias, scale)  # type: ignore[no-untyped-call]
     return cast(Tensor, found)
 
 
 def convert(model: Model, *, back: bool = False) -> Model:
-    """Let `regard.attention` compute every torch.nn.MultiheadAttention inside a model, the model itself included.
+    """Convert every torch.nn.MultiheadAttention inside a model, or the model itself, to compute by `regard.attention`.
 
-    Each becomes a `TorchMultiheadAttention` where it stands: the same module object with the same parameters, so that
-    optimizers, hooks, tied weights, devices, modes and the keys of the state dict stay as they are; only its class is
-    another. torch.nn.Transformer and its layers are served alike, and take one path in training and evaluation.
-    ``back=True`` undoes it. A subclass of torch's layer may compute what it likes, and is left alone, with a warning.
+    Each becomes a `TorchMultiheadAttention` in place: the same module object with the same parameters and another
+    class, so that optimizers, hooks, tied weights, devices, modes and the keys of the state dict do not change.
+    torch.nn.Transformer and its layers work as before, with one path for training and evaluation. ``back=True`` undoes
+    the conversion. Subclasses of torch's layer, which may compute something else, are skipped with a warning.
 
-    Returns the model. Raises ArgumentError for what is no module, or has no such layer inside.
+    Returns the model. Raises ArgumentError for an object that is not a module or has no such layer inside.
 
     >>> model = convert(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)).eval()
     >>> type(model.layers[1].self_attn).__name__
@@ -281,7 +282,7 @@ def convert(model: Model, *, back: bool = False) -> Model:
 
 
 def _switch_nested(encoder: nn.TransformerEncoder) -> None:
-    """Keep torch's encoder from packing padded input into nested tensors, in evaluation, for layers of ours."""
+    """Keep torch's encoder from packing padded input into nested tensors in evaluation, which our layers refuse."""
     if any(isinstance(layer, TorchMultiheadAttention) for layer in encoder.modules()):
         encoder.__dict__.setdefault("_nested_for_torch", encoder.use_nested_tensor)
         encoder.use_nested_tensor = False
@@ -290,14 +291,14 @@ def _switch_nested(encoder: nn.TransformerEncoder) -> None:
 
 
 def take_torch_state(state: dict[str, Any], prefix: str) -> None:
-    """Give what a state dict holds of torch.nn.MultiheadAttention the names that `MultiHeadAttention` has for it.
+    """Rename the entries of a torch.nn.MultiheadAttention in a state dict to those of `MultiHeadAttention`.
 
-    A module calls it in ``_load_from_state_dict``, where the dict is a copy. Other dicts stay as they are.
+    A module calls this in ``_load_from_state_dict``, where the dict is a copy. Other dicts do not change.
     Raises UnsupportedError for ``bias_k`` and ``bias_v``, which `MultiHeadAttention` does not have.
     """
     if prefix + "bias_k" in state or prefix + "bias_v" in state:
         raise UnsupportedError(
-            "the state has bias_k and bias_v (add_bias_kv=True), which MultiHeadAttention has not: load it into "
+            "the state has bias_k and bias_v (add_bias_kv=True), which MultiHeadAttention does not have: load it into "
             "regard.nn.TorchMultiheadAttention"
         )
     for kind in ("weight", "bias"):

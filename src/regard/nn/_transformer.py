@@ -1,4 +1,4 @@
-"""Transformers: blocks, stacked, and what a decoder keeps from step to step."""
+"""Transformers: stacks of blocks, and the state of a decoder between steps."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ __all__ = ["DecoderObservation", "DecoderState", "TransformerDecoder", "Transfor
 class TransformerEncoder(nn.Module):
     """A stack of `EncoderBlock`; with pre-norm, a norm at its end.
 
-    It is given embeddings with positions and dropout already on them, unless positions act within attention. With
-    ``mask=causal()`` it is a language model's decoder; then ``caches``, a `KeyValueCache` for each block, let it read
-    a sequence in pieces.
+    The input is embeddings with dropout and positions applied, unless positions act within attention. With
+    ``mask=causal()`` it is the decoder of a language model, and ``caches``, a `KeyValueCache` for each block, allow
+    reading a sequence in pieces.
 
-    Shapes: x (B, T, dim) or (T, dim), output likewise. With ``observe`` the output comes with a tuple of what was
-    observed in each block, first to last; weights are (B, heads, T, T).
+    Shapes: x (B, T, dim) or (T, dim), output likewise. With ``observe`` the output comes with a tuple of statistics,
+    one for each block, first to last; weights are (B, heads, T, T).
     Errors: `ArgumentError` for wrong sizes and masks.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.1.
 
     >>> from regard import Observe, padding
     >>> encoder = TransformerEncoder(BlockConfig(8, 2, norm_first=True), 3)
-    >>> output, seen = encoder(torch.randn(2, 5, 8), mask=padding(lengths=[5, 4]), observe=Observe(entropy=True))
-    >>> output.shape, len(seen), seen[0].entropy.shape
+    >>> output, statistics = encoder(torch.randn(2, 5, 8), mask=padding(lengths=[5, 4]), observe=Observe(entropy=True))
+    >>> output.shape, len(statistics), statistics[0].entropy.shape
     (torch.Size([2, 5, 8]), 3, torch.Size([2, 2, 5]))
     """
 
     def __init__(self, config: BlockConfig, num_layers: int) -> None:
+        """Make ``num_layers`` blocks of this config."""
         super().__init__()
         _check_layers(num_layers)
         self.layers = nn.ModuleList(EncoderBlock(config) for _ in range(num_layers))
@@ -55,6 +56,7 @@ class TransformerEncoder(nn.Module):
         caches: Sequence[KeyValueCache] | None = None,
         observe: Observe | None = None,
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], tuple[Observation, ...]]:
+        """Return the output (B, T, dim) for x (B, T, dim), with ``observe`` also the statistics of each block."""
         if caches is not None and len(caches) != len(self.layers):
             raise ArgumentError(f"caches must be {len(self.layers)}, one for each block; got {len(caches)}")
         seen: list[Observation] = []
@@ -67,7 +69,14 @@ class TransformerEncoder(nn.Module):
 
 
 class DecoderObservation(NamedTuple):
-    """What was observed in each block, first to last; empty where nothing was asked."""
+    """The statistics of each block's two attentions, first to last; an empty tuple unless they were asked for.
+
+    >>> from regard import Observe
+    >>> decoder, x = TransformerDecoder(BlockConfig(8, 2), 3), torch.randn(2, 4, 8)
+    >>> output, statistics = decoder(x, torch.randn(2, 5, 8), observe=Observe(entropy=True))
+    >>> len(statistics.cross_attention), statistics.self_attention
+    (3, ())
+    """
 
     cross_attention: tuple[Observation, ...]
     self_attention: tuple[Observation, ...]
@@ -75,9 +84,15 @@ class DecoderObservation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DecoderState:
-    """What a decoder keeps from step to step: the keys and values of the tokens so far, and those of the memory.
+    """The state of a decoder between steps: the keys and values of the tokens so far, and those of the memory.
 
     ``own`` and ``cross`` have a `KeyValueCache` for each block; ``mask`` is the memory's. A step appends to ``own``.
+
+    >>> decoder = TransformerDecoder(BlockConfig(8, 2), 3)
+    >>> state = decoder.start(torch.randn(2, 5, 8))
+    >>> output = decoder(torch.randn(2, 1, 8), state)
+    >>> state.length, state.select(torch.tensor([[0, 0], [0, 0]])).own[0].key.shape
+    (1, torch.Size([4, 2, 1, 4]))
     """
 
     own: tuple[KeyValueCache, ...]
@@ -86,14 +101,14 @@ class DecoderState:
 
     @property
     def length(self) -> int:
-        """How many tokens have been read: the place of the next one."""
+        """The number of tokens read, which is the position of the next one."""
         return self.own[0].length
 
     def select(self, parents: Int[Tensor, "B K"] | Int[Tensor, " B"]) -> DecoderState:
-        """A new state, of the sequences that go on; this one stays as it is.
+        """Return a new state of the selected sequences; this one does not change.
 
-        ``parents`` (B, K): K sequences for each of the B memories, that go on from these of its sequences; the
-        memory's keys stay where they are. ``parents`` (B,): these memories, with all sequences of each.
+        ``parents`` (B, K): for each of the B memories K sequences, by the index of the one that each continues; the
+        memory's keys are not copied. ``parents`` (B,): these memories, with all sequences of each.
         """
         key, memory = self.own[0].key, self.cross[0].key
         sources = 0 if memory is None else memory.shape[0]
@@ -114,16 +129,16 @@ class DecoderState:
 class TransformerDecoder(nn.Module):
     """A stack of `DecoderBlock`; with pre-norm, a norm at its end.
 
-    It is given embeddings with positions and dropout already on them, unless positions act within attention.
-    Self-attention is always causal.
+    The input is embeddings with dropout and positions applied, unless positions act within attention. Self-attention
+    is always causal.
 
     All at once, as in training: ``decoder(x, memory, memory_mask=padding(keep))``. Step by step: ``state =
     decoder.start(memory, mask=padding(keep))``, then ``decoder(x, state)`` for the next tokens, one or more, whose keys
     are appended to the state; both give the same. x may hold K sequences for each memory side by side, (B * K, T, dim):
     hypotheses, which share the keys of their memory.
 
-    Shapes: x (B, T, dim), memory (B, Tk, memory_dim), or both without B; output as x; memory_dim is dim unless given.
-    A ``mask`` is about x, with a state about all tokens so far. With ``observe`` (cross-attention) or ``observe_self``
+    Shapes: x (B, T, dim), memory (B, Tk, memory_dim), or both without B; output as x; memory_dim defaults to dim.
+    A ``mask`` covers x, with a state all tokens so far. With ``observe`` (cross-attention) or ``observe_self``
     the output comes with a `DecoderObservation`: weights are (B, heads, K * T, Tk), and (B * K, heads, T, all so far).
     Errors: `ArgumentError` for wrong sizes and masks.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.1.
@@ -137,13 +152,14 @@ class TransformerDecoder(nn.Module):
     """
 
     def __init__(self, config: BlockConfig, num_layers: int, *, memory_dim: int | None = None) -> None:
+        """Make ``num_layers`` blocks of this config, for a memory of size ``memory_dim``."""
         super().__init__()
         _check_layers(num_layers)
         self.layers = nn.ModuleList(DecoderBlock(config, memory_dim=memory_dim) for _ in range(num_layers))
         self.norm = config.norm() if config.norm_first else None
 
     def start(self, memory: Float[Tensor, "*B Tk memory_dim"], *, mask: Mask | None = None) -> DecoderState:
-        """The state before the first token: the memory's keys and values of all blocks, computed once."""
+        """Return the state before the first token, with the memory's keys and values for all blocks."""
         if mask is not None and not isinstance(mask, Mask):
             raise ArgumentError(f"mask must be a Mask such as padding(keep), got {type(mask).__name__}")
         layers = [layer for layer in self.layers if isinstance(layer, DecoderBlock)]
@@ -160,6 +176,7 @@ class TransformerDecoder(nn.Module):
         observe: Observe | None = None,
         observe_self: Observe | None = None,
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], DecoderObservation]:
+        """Return the output (B, T, dim) for x and a memory or state, and statistics if asked for."""
         state = memory if isinstance(memory, DecoderState) else None
         if state is not None and memory_mask is not None:
             raise ArgumentError("the state has the memory's mask: give it to start(memory, mask=...)")
