@@ -18,15 +18,15 @@ import record_by_hand as by_hand
 from regard import errors, look
 from regard.functional import Observe
 from regard.look import Layer, WatchRecord
-from regard.look.page import encoding as packing
+from regard.look.page import encoding
 from regard.look.page import html as report
-from regard.look.page.encoding import packed
+from regard.look.page.encoding import EncodedLayers, encode_layers
 from regard.look.pictures import layout as panels
-from regard.look.reading.heads import Summary
+from regard.look.reading.heads import NUMBERS, SHARES
 
 pytest_plugins = ["browser_fixtures"]
 
-HALF_STEP = 0.5 / packing.LEVELS + 1e-5  # of the roots of weights
+HALF_STEP = 0.5 / encoding.LEVELS + 1e-5  # of the roots of weights
 ABOUT = re.compile(r'<script type="application/json" id="regard-about">(.*?)</script>', re.DOTALL)
 
 
@@ -34,7 +34,7 @@ def about(path: Path) -> dict:
     return json.loads(ABOUT.search(path.read_text("utf-8"))[1])
 
 
-def links(page: packing.Packed, number: int, example: int = 0) -> np.ndarray:
+def links(page: EncodedLayers, number: int, example: int = 0) -> np.ndarray:
     """The links of a layer as a matrix of weights (H, Tq, Tk), read as the page's JavaScript does."""
     layer = page.layers[number]
     content = np.frombuffer(gzip.decompress(page.blobs[f"{example}.{number}.links"]), np.uint8)
@@ -48,20 +48,20 @@ def links(page: packing.Packed, number: int, example: int = 0) -> np.ndarray:
                 code = sum(int(place[at]) << 8 * n for n, place in enumerate(places))
                 count, way = divmod(code, how["ways"])
                 here = layer["first"] + int(query)
-                matrix[head, query, (count, here - count, here + count)[way]] = (levels[at] / how["steps"]) ** 2
+                matrix[head, query, (count, here - count, here + count)[way]] = (levels[at] / how["levels"]) ** 2
                 at += 1
     return matrix
 
 
-def written(page: packing.Packed) -> int:
+def written(page: EncodedLayers) -> int:
     """Characters of base64, and of what stands around it."""
-    return sum(len(base64.b64encode(blob)) + packing._TAG for blob in page.blobs.values())
+    return sum(len(base64.b64encode(blob)) + encoding._TAG for blob in page.blobs.values())
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(7, None), (13, 5), (3, 11), (1, None), (257, None)])
 def test_links_are_the_largest_weights(queries: int, keys: int | None) -> None:
     layer = by_hand.layer("layer", queries, keys, batch=2, keep=True)
-    found = packed([layer], 1e9)
+    found = encode_layers([layer], 1e9)
     for example, whole in enumerate(by_hand.weights(layer).numpy()):
         matrix = links(found, 0, example)
         kept = matrix > 0
@@ -69,32 +69,32 @@ def test_links_are_the_largest_weights(queries: int, keys: int | None) -> None:
         np.testing.assert_allclose(matrix[kept] ** 0.5, whole[kept] ** 0.5, atol=HALF_STEP)
         largest = np.sort(whole, -1)[..., -min(8, whole.shape[-1])]
         assert np.all(kept | (whole < largest[..., None] + 1e-6) | (whole < 1e-5))
-    assert found.lightest == 0
+    assert found.threshold == 0
 
 
 def test_a_window_of_queries_keeps_its_place() -> None:
     layer = by_hand.layer("layer", 3, 11, keep=True)
     late = Layer(layer.name, layer.statistics, layer.shape, layer.heads, first_query=8)
-    assert packed([late], 1e9).layers[0]["first"] == 8
-    np.testing.assert_allclose(links(packed([late], 1e9), 0), links(packed([layer], 1e9), 0))
+    assert encode_layers([late], 1e9).layers[0]["first"] == 8
+    np.testing.assert_allclose(links(encode_layers([late], 1e9), 0), links(encode_layers([layer], 1e9), 0))
 
 
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.8, 0.95])
 def test_where_room_is_short_the_lightest_links_go_first(share: float) -> None:
     layers = by_hand.long(2, 3, 257).layers
-    whole = packed(layers, 1e9)
+    whole = encode_layers(layers, 1e9)
     room = share * written(whole)
-    small = packed(layers, room)
+    small = encode_layers(layers, room)
     assert 0.85 * room < written(small) <= room
-    assert 0 < small.lightest < 1
+    assert 0 < small.threshold < 1
     for number in range(2):
         before, after = links(whole, number), links(small, number)
-        np.testing.assert_array_equal(after, np.where(before >= small.lightest - 1e-9, before, 0))
+        np.testing.assert_array_equal(after, np.where(before >= small.threshold - 1e-9, before, 0))
 
 
 def test_matrices_that_do_not_fit_are_left_out_and_told() -> None:
     layers = [by_hand.layer(f"layers.{n}", 61, what=Observe(weights=True), seed=n) for n in range(3)]
-    found = packed(layers, 50_000)
+    found = encode_layers(layers, 50_000)
     assert 0 < found.left_out["matrix"] < 3
     assert ["matrix" in layer for layer in found.layers].count(False) == found.left_out["matrix"]
     assert all("links" in layer for layer in found.layers)  # made from the matrix
@@ -105,11 +105,12 @@ def test_a_matrix_is_there_where_it_was_asked_for_or_is_small() -> None:
     small, large = (by_hand.layer("layer", size, keep=True) for size in (13, 101))
     plain = by_hand.layer("layer", 13)
     kinds = [
-        sorted(packed([each], 1e9).layers[0].keys() & {"matrix", "steps"}) for each in (asked, small, large, plain)
+        sorted(encode_layers([each], 1e9).layers[0].keys() & {"matrix", "steps"})
+        for each in (asked, small, large, plain)
     ]
     assert kinds == [["matrix"], ["matrix", "steps"], [], []]
-    content = gzip.decompress(packed([small], 1e9).blobs["0.0.matrix"])
-    matrix = (np.frombuffer(content, np.uint8).reshape(3, 13, 13) / packing.LEVELS) ** 2
+    content = gzip.decompress(encode_layers([small], 1e9).blobs["0.0.matrix"])
+    matrix = (np.frombuffer(content, np.uint8).reshape(3, 13, 13) / encoding.LEVELS) ** 2
     np.testing.assert_allclose(matrix**0.5, by_hand.weights(small)[0] ** 0.5, atol=HALF_STEP)
 
 
@@ -118,7 +119,7 @@ def test_spoiled_numbers_are_nothing() -> None:
     layer.statistics.entropy[0, 0, 1] = math.nan
     layer.statistics.received[0, 0, 2] = math.nan
     layer.statistics.top.weights[0, 0, 3] = math.nan
-    assert not links(packed([layer], 1e9), 0)[0, 3].any()
+    assert not links(encode_layers([layer], 1e9), 0)[0, 3].any()
 
 
 def test_thirty_layers_of_nine_heads_over_4096_tokens_are_below_5_mb(large: tuple[Path, WatchRecord]) -> None:
@@ -177,11 +178,11 @@ def test_the_colours_are_those_of_pictures() -> None:
 def test_summaries_are_told_in_the_order_of_layers_and_heads(tmp_path: Path) -> None:
     record = by_hand.model(7)
     told = about(record.report(tmp_path / "out.html"))["summaries"]
-    fields = list(Summary.__dataclass_fields__)[2:]
-    names = re.search(r"const SHARES = .*?const NUMBERS.*?\n", report.script("file.js"), re.DOTALL)[0]
-    assert fields == re.findall(r'"(\w+)"', names)
+    table = re.search(r"const STATISTICS = \{\n(.*?)\n\};", report.script("file.js"), re.DOTALL)[1]
+    assert [*NUMBERS] == re.findall(r"^  (\w+): \{ title: ", table, re.MULTILINE)
+    assert [*SHARES.values()] == re.findall(r'title: "([^"]+)", isShare: true', table)
     for row, summary in zip(told, record.summary(), strict=True):
-        for number, name in zip(row, fields, strict=True):
+        for number, name in zip(row, NUMBERS, strict=True):
             expected = getattr(summary, name)
             assert number is None if math.isnan(expected) else number == pytest.approx(expected, rel=1e-3)
 
@@ -251,7 +252,7 @@ def test_a_widget_holds_what_the_page_holds() -> None:
     pytest.importorskip("anywidget")
     shown = look.widget(by_hand.model(5), tokens=list("abcde"), title="five")
     assert json.loads(shown.about)["title"] == "five"
-    assert set(shown.blobs) == {f"0.{n}.{kind}" for n in (0, 1) for kind in ("figures", "links", "matrix", "steps")}
+    assert set(shown.blobs) == {f"0.{n}.{kind}" for n in (0, 1) for kind in ("per_token", "links", "matrix", "steps")}
     assert shown.get_state()["blobs"] == shown.blobs  # bytes, which travel as they are
 
 

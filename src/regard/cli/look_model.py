@@ -31,6 +31,7 @@ def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> No
     if not sys.stderr.isatty():
         os.environ["TQDM_DISABLE"] = "1"  # progress is for people
     from regard.look.local_models import Target
+    from regard.look.page.html import report
 
     text = _text(text)
     target = Target.open(path)
@@ -43,9 +44,8 @@ def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> No
     else:
         _tell(looked, heads)
     if out is not None or not options["as_json"]:
-        written = looked.record.report(
-            out or _PAGE, tokenizer=target.tokenizer, tokens=looked.tokens, title=target.name
-        )
+        shown = {"tokenizer": target.tokenizer, "tokens": looked.tokens, "title": target.name}
+        written = report(looked.record, out or _PAGE, **shown, summaries=heads)
         print(written, file=sys.stderr if options["as_json"] else sys.stdout)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from regard.errors import ArgumentError, RegardError
+from regard.look.page.tokens import separator_ids
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +109,7 @@ class Target:
     @property
     def separators(self) -> list[int]:
         """The ids of the tokens that stand between texts, or end one."""
-        return sorted({self.tokenizer.sep_token_id, self.tokenizer.eos_token_id} - {None})
+        return separator_ids(self.tokenizer)
 
     def look(self, text: str, *, generate: int | None = None) -> Looked:
         """Run the model over a text and watch it.

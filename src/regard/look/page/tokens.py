@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     OfText = Sequence[str] | Sequence[Sequence[str]]
     Tokens = OfText | Mapping[str, OfText]
 
-__all__ = ["texts"]
+__all__ = ["separator_ids", "texts"]
 
 _INPUTS: dict[Side, tuple[str, str]] = {
     "source": ("input_ids", "attention_mask"),
@@ -63,6 +63,11 @@ def texts(record: Record, tokens: Tokens | None, tokenizer: Any) -> tuple[list[d
         for layer, (queries, keys) in zip(record.layers, sides(record), strict=True)
     ]
     return known, of_layers
+
+
+def separator_ids(tokenizer: Any) -> list[int]:
+    """Return the ids of the tokens that stand between texts, or end one."""
+    return [] if tokenizer is None else sorted({tokenizer.sep_token_id, tokenizer.eos_token_id} - {None})
 
 
 def _given(tokens: Tokens | None) -> dict[str, Sequence[Sequence[str]]]:

@@ -1,10 +1,10 @@
-"""Summaries of heads: for each, the mean share of its weights on a few places, its distance and its entropy."""
+"""Summaries of heads: for each, the mean share of its weights on a few positions, its distance and its entropy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
     from regard.look.record import Layer, Record
 
-__all__ = ["Side", "Summary", "sides", "summary"]
+__all__ = ["NUMBERS", "SHARES", "Side", "Summary", "sides", "summary"]
 
 Side = Literal["source", "target"]
 
+SHARES = {"first": "first token", "previous": "previous token", "itself": "itself", "separators": "separators"}
+"""The titles of a summary's shares."""
+
 _STANDS_OUT = 0.5
-_PLACES = (0, -1)  # the offsets of a watch, unless it was asked for others
-_NAMES = {"first": "first token", "previous": "previous token", "itself": "itself", "separators": "separators"}
+_OFFSETS = (0, -1)  # the offsets of a watch by default
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What one head looks at: shares of its weights, mean distance in tokens, mean entropy in nats.
+    """A head in a few numbers: shares of its weights, mean distance in tokens, mean entropy in nats.
 
-    Each is a mean over all queries that are no padding, of all examples. A share is NaN where it does not apply or
-    cannot be told: a cross-attention has no ``previous``, ``itself`` and ``distance``.
+    Each is a mean over all queries that are not padding, of all examples. A number is NaN if it does not apply or was
+    not asked for: a cross-attention has no ``previous``, ``itself`` and ``distance``.
 
     >>> Summary("layers.0", 3, 0.02, 0.93, 0.01, math.nan, 1.1, 0.3).words
     'previous token 0.93'
@@ -48,19 +50,23 @@ class Summary:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The shares that apply, by the name of the place, the largest first."""
-        found = {name: getattr(self, field) for field, name in _NAMES.items()}
-        known = {name: share for name, share in found.items() if not math.isnan(share)}
+        """The shares that apply, by title, the largest first."""
+        found = {title: getattr(self, name) for name, title in SHARES.items()}
+        known = {title: share for title, share in found.items() if not math.isnan(share)}
         return dict(sorted(known.items(), key=lambda item: -item[1]))
 
     @property
     def words(self) -> str:
-        """The places where at least half of the weight lies; empty where there is none."""
-        return ", ".join(f"{name} {share:.2f}" for name, share in self.shares.items() if share >= _STANDS_OUT)
+        """The shares of at least one half in words; empty if there are none."""
+        return ", ".join(f"{title} {share:.2f}" for title, share in self.shares.items() if share >= _STANDS_OUT)
+
+
+NUMBERS = tuple(one.name for one in fields(Summary))[2:]
+"""The names of a summary's numbers."""
 
 
 def sides(record: Record) -> list[tuple[Side, Side]]:
-    """To which sequence the queries and the keys of each layer belong; without cross-attention all is source.
+    """Return the sequences of the queries and the keys of each layer; without cross-attention all are the source.
 
     An encoder is called before its decoder, whose first self-attention comes right before the first cross-attention.
     """
@@ -76,30 +82,30 @@ def sides(record: Record) -> list[tuple[Side, Side]]:
 
 
 def summary(record: Record, separators: Sequence[int] = ()) -> list[Summary]:
-    """What each head of each layer looks at, in the order of the layers.
+    """Summarise each head of each layer, in the order of the layers.
 
-    With the weights P_ij averaged over the queries i, those of padding left out, and padding told by the
-    ``attention_mask`` that the model was called with:
+    With the weights P_ij averaged over the queries i except padding, as the ``attention_mask`` of the model's call
+    marks it:
 
-    - ``first``: P_i0, the first token that is no padding
+    - ``first``: P_i0, the first token that is not padding
     - ``previous``, ``itself``: P_i,i−1 and P_ii
     - ``separators``: sum_j P_ij over the keys whose token id is one of ``separators``
     - ``distance``: sum_j P_ij |i − j|
     - ``entropy``: −sum_j P_ij ln P_ij
 
-    What was not asked for is NaN; so are ``first`` and ``separators`` of a cross-attention some of whose queries are
-    padding, for they come from what keys received of all of them. With ``watch(keep_inputs=True)`` every number is
-    computed from the queries and keys that were kept.
+    What was not asked for is NaN, unless ``watch(keep_inputs=True)`` recorded the query and key to compute it from; so
+    are ``first`` and ``separators`` of a cross-attention with queries that are padding, as keys receive from these too.
     """
-    return [
-        Summary(layer.name, head, *figures)
-        for layer, (queries, keys) in zip(record.layers, sides(record), strict=True)
-        for head, figures in zip(layer.heads, _figures(record, layer, queries, keys, separators), strict=True)
-    ]
+    found = []
+    for layer, (queries, keys) in zip(record.layers, sides(record), strict=True):
+        columns = _columns(record, layer, queries, keys, separators)
+        for i, head in enumerate(layer.heads):
+            found.append(Summary(layer.name, head, **{name: column[i] for name, column in columns.items()}))
+    return found
 
 
-class _Told(NamedTuple):
-    """The statistics that a summary needs, of the queries that are kept; None for what was not asked for."""
+class _Statistics(NamedTuple):
+    """The statistics that a summary needs, of the queries that count; None for those not asked for."""
 
     received: Tensor | None
     previous: Tensor | None
@@ -108,54 +114,62 @@ class _Told(NamedTuple):
     entropy: Tensor | None
 
 
-def _figures(
+def _columns(
     record: Record, layer: Layer, queries: Side, keys: Side, separators: Sequence[int]
-) -> list[tuple[float, float, float, float, float, float]]:
+) -> dict[str, list[float]]:
+    """Return the numbers of a layer's summaries, by name, for each head."""
     B, Hq, Tq, Tk = layer.shape
-    kept = _no_padding(record, queries, B, layer.first_query, Tq)
-    told = _told(record, layer, kept)
-    count = max(int(kept.sum()), 1)
-    nothing = [math.nan] * Hq
+    counted = _no_padding(record, queries, B, layer.first_query, Tq)
+    known = _statistics(record, layer, counted)
+    count = max(int(counted.sum()), 1)
 
     def mean(of_queries: Tensor | None) -> list[float]:
         if of_queries is None:
-            return nothing
-        return (torch.where(kept[:, None], of_queries, 0).sum((0, 2)) / count).tolist()
+            return [math.nan] * Hq
+        return (torch.where(counted[:, None], of_queries, 0).sum((0, 2)) / count).tolist()
 
     def share(of_keys: Bool[Tensor, "B Tk"] | None) -> list[float]:
-        if told.received is None or of_keys is None:
-            return nothing
-        return (torch.where(of_keys[:, None], told.received, 0).sum((0, 2)) / count).tolist()
+        if known.received is None or of_keys is None:
+            return [math.nan] * Hq
+        return (torch.where(of_keys[:, None], known.received, 0).sum((0, 2)) / count).tolist()
 
     first = _no_padding(record, keys, B, 0, Tk)
-    first = first & (first.cumsum(-1) == 1)
     ids = record.inputs.get("input_ids" if keys == "source" else "decoder_input_ids")
-    apart = None
+    between = None
     if len(separators) and ids is not None and ids.shape == (B, Tk):
-        apart = torch.isin(ids, torch.tensor(list(separators), dtype=ids.dtype))
-    of_place = (nothing, nothing, nothing)
-    if not layer.cross:
-        of_place = mean(told.previous), mean(told.itself), mean(told.distance)
-    columns = (share(first), *of_place[:2], share(apart), of_place[2], mean(told.entropy))
-    return list(zip(*columns, strict=True))
+        between = torch.isin(ids, torch.tensor(list(separators), dtype=ids.dtype))
+    return {
+        "first": share(first & (first.cumsum(-1) == 1)),
+        "previous": mean(None if layer.cross else known.previous),
+        "itself": mean(None if layer.cross else known.itself),
+        "separators": share(between),
+        "distance": mean(None if layer.cross else known.distance),
+        "entropy": mean(known.entropy),
+    }
 
 
-def _told(record: Record, layer: Layer, kept: Bool[Tensor, "B Tq"]) -> _Told:
-    found, offsets = layer.statistics, None if record.observe is None else record.observe.offsets
-    if layer.inputs is not None:
-        weights = kept[:, None].expand(layer.shape[:3]).float()
-        offsets = _PLACES
-        found = layer.observe(Observe(received=weights, offsets=offsets, distance=True, entropy=True))
-    received = found.received if layer.inputs is not None or not layer.cross or kept.all() else None
-    at = dict(zip(offsets or _PLACES, () if found.offsets is None else found.offsets.unbind(-1), strict=False))
-    return _Told(received, at.get(-1), at.get(0), found.distance, found.entropy)
+def _statistics(record: Record, layer: Layer, counted: Bool[Tensor, "B Tq"]) -> _Statistics:
+    """Return the statistics of the queries that count, as recorded, or computed from the inputs if some are missing."""
+    known, offsets = layer.statistics, None if record.observe is None else record.observe.offsets
+    offsets = _OFFSETS if offsets is None else offsets
+    all_count = bool(counted.all())
+    of_positions = layer.cross or (
+        known.distance is not None and known.offsets is not None and {*_OFFSETS} <= {*offsets}
+    )
+    is_complete = all_count and of_positions and known.received is not None and known.entropy is not None
+    if layer.inputs is not None and not is_complete:
+        weights, offsets = counted[:, None].expand(layer.shape[:3]).float(), _OFFSETS
+        known = layer.observe(Observe(received=weights, offsets=offsets, distance=True, entropy=True))
+    received = known.received if layer.inputs is not None or not layer.cross or all_count else None
+    at = {} if known.offsets is None else dict(zip(offsets, known.offsets.unbind(-1), strict=False))
+    return _Statistics(received, at.get(-1), at.get(0), known.distance, known.entropy)
 
 
 def _no_padding(record: Record, side: Side, batch: int, first: int, length: int) -> Bool[Tensor, "B T"]:
-    """Which of so many places from the first are no padding; what the model's own mask does not reach is none."""
+    """Return a bool mask of the non-padding positions; those beyond the model's own mask count as non-padding."""
     mask = record.inputs.get("attention_mask" if side == "source" else "decoder_attention_mask")
-    kept = torch.ones(batch, length, dtype=torch.bool)
+    found = torch.ones(batch, length, dtype=torch.bool)
     if mask is not None and mask.dim() == 2 and len(mask) == batch:
         known = mask[:, first : first + length].bool()
-        kept[:, : known.shape[1]] = known
-    return kept
+        found[:, : known.shape[1]] = known
+    return found

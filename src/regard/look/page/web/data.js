@@ -1,8 +1,16 @@
-// The data: what is read at once, and what is unpacked when it is looked at.
+// The data: facts that are read at once, and bytes that are unpacked when they are shown.
 
-const SHARES = ["first", "previous", "itself", "separators"];
-const NUMBERS = [...SHARES, "distance", "entropy"];
-const ROOT_LEVELS = 255; // weights of matrices are stored by their root in so many steps
+// The numbers of a head's summary, in the order in which the page has them.
+const STATISTICS = {
+  first: { title: "first token", isShare: true, meaning: "share of the weight on the first token" },
+  previous: { title: "previous token", isShare: true, meaning: "share on the token before the query" },
+  itself: { title: "itself", isShare: true, meaning: "share on the query's own token" },
+  separators: { title: "separators", isShare: true, meaning: "share on separators" },
+  distance: { title: "distance", meaning: "how many tokens away a query looks, on average" },
+  entropy: { title: "entropy", meaning: "in nats: 0 looks at one token, more is spread wider" },
+};
+const NUMBERS = Object.keys(STATISTICS);
+const ROOT_LEVELS = 255; // weights of matrices are stored as their square roots, in so many levels
 
 async function unzip(bytes) {
   if (!window.DecompressionStream) throw new Error("this browser is too old to unpack the data of this page");
@@ -10,7 +18,7 @@ async function unzip(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// All that is known, and nothing of how it is shown. `read(key)` gives the compressed bytes of "example.layer.kind".
+// The data of a page, apart from how it is shown. `read(key)` returns the compressed bytes of "example.layer.kind".
 class Data {
   constructor(about, read) {
     this.about = about;
@@ -27,7 +35,7 @@ class Data {
     this.hasWords = about.texts.some((text) => text.examples.some((each) => each.words.length < each.pieces.length));
   }
 
-  // A part of a layer for an example, unpacked once; null where there is none. Of fewer examples the last is shown.
+  // One kind of data of a layer for an example, unpacked once; null if there is none. Of fewer examples the last is shown.
   part(kind, example, layer) {
     if (!layer[kind]) return Promise.resolve(null);
     const key = `${Math.min(example, layer.examples - 1)}.${layer.index}.${kind}`;
@@ -48,7 +56,7 @@ class Data {
   }
 }
 
-// A layer by the last number in its name, "model.layers.3.self_attn" is 3; without one, by its place.
+// The last number in the name of a layer, "model.layers.3.self_attn" is 3; without one, its index.
 function label(name, index) {
   const numbers = name.match(/\d+(?=\.|$)/g);
   return numbers ? numbers[numbers.length - 1] : String(index);
@@ -78,7 +86,7 @@ const UNPACK = {
           let code = 0;
           for (let n = 0; n < links.bytes; n++) code += bytes[at + n * total] * 256 ** n;
           keys[start[row] + rank] = keyOf(code, first + i, links.ways);
-          weights[start[row] + rank] = (bytes[at + links.bytes * total] / links.steps) ** 2;
+          weights[start[row] + rank] = (bytes[at + links.bytes * total] / links.levels) ** 2;
           at++;
         }
       }
@@ -86,14 +94,14 @@ const UNPACK = {
     return { start, keys, weights };
   },
 
-  // Entropy of each head and query in nats, and what each key received of all the weight there is.
-  figures(bytes, { heads, queries, keys, figures }) {
+  // Entropy of each head and query in nats, and the share of all weight that each key received.
+  per_token(bytes, { heads, queries, keys, per_token: { levels, ...known } }) {
     let at = 0;
     const column = (size, of) => Float32Array.from(bytes.subarray(at, (at += size)), of);
     const most = Math.log(Math.max(2, keys));
-    const entropy = figures.entropy ? column(heads.length * queries, (byte) => (byte / figures.levels) * most) : null;
-    if (!figures.received) return { entropy, received: null };
-    const received = column(heads.length * keys, (byte) => (byte / figures.levels) ** 2);
+    const entropy = known.entropy ? column(heads.length * queries, (byte) => (byte / levels) * most) : null;
+    if (!known.received) return { entropy, received: null };
+    const received = column(heads.length * keys, (byte) => (byte / levels) ** 2);
     for (let head = 0; head < heads.length; head++) {
       const own = received.subarray(head * keys, (head + 1) * keys);
       const sum = own.reduce((a, b) => a + b, 0) || 1;
@@ -106,7 +114,7 @@ const UNPACK = {
     return Float32Array.from(bytes, (byte) => (byte / ROOT_LEVELS) ** 2);
   },
 
-  // Vectors of queries and keys, and what is added to the scores.
+  // Vectors of queries and keys, and the terms added to the scores.
   steps(bytes, { heads, queries, keys, steps }) {
     const numbers = new Float32Array(bytes.buffer);
     let at = 0;
@@ -120,13 +128,13 @@ const UNPACK = {
   },
 };
 
-// A key is counted from the first, or from the query's own place backwards, or onwards.
-function keyOf(code, place, ways) {
+// A key is counted from the first, or from the query's own position backwards, or forwards.
+function keyOf(code, position, ways) {
   const [way, count] = [code % ways, Math.floor(code / ways)];
-  return way === 0 ? count : way === 1 ? place - count : place + count;
+  return way === 0 ? count : way === 1 ? position - count : position + count;
 }
 
-// A text as units to look at, tokens or words: where each begins, and which one a token belongs to.
+// A text as units, tokens or words: where each begins, and to which a token belongs.
 class Units {
   constructor({ pieces, special, padded, words }, merged) {
     this.pieces = pieces;
@@ -168,7 +176,7 @@ class Units {
 const heaviest = (weights) =>
   [...weights].filter(([, weight]) => weight > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
 
-// Where a unit looks: weights by unit of the keys, averaged over heads and over the unit's tokens.
+// The weights of a unit on the units of the keys, averaged over heads and over the unit's tokens.
 function looksAt(links, layer, heads, unit, queries, keys) {
   const found = new Map();
   const first = Math.max(queries.starts[unit], layer.first);
@@ -183,7 +191,7 @@ function looksAt(links, layer, heads, unit, queries, keys) {
   return heaviest(keys.merge(found, false));
 }
 
-// Who looks at a unit: weights by unit of the queries.
+// The weights on a unit by the units of the queries, averaged over heads.
 function lookedAtBy(links, layer, heads, unit, queries, keys) {
   const found = new Map();
   const [first, end] = [keys.starts[unit], keys.end(unit)];
@@ -200,8 +208,8 @@ function lookedAtBy(links, layer, heads, unit, queries, keys) {
   return heaviest(queries.merge(found, true));
 }
 
-// The mean matrix of heads of layers over units, by cells of at most `most` rows and columns: of units that share a
-// cell the heaviest pair counts. `sources` are {layer, heads, matrix, links}.
+// The mean matrix of heads of layers over units, in at most `most` rows and columns: of the pairs that share a cell
+// the heaviest counts. `sources` are {layer, heads, matrix, links}.
 function cells(sources, queries, keys, most) {
   const rows = Math.min(most, queries.count);
   const columns = Math.min(most, keys.count);

@@ -1,26 +1,9 @@
-// All heads at once: a tile for each, coloured by one number of its summary; beside the tiles, all numbers of one.
-
-const TITLES = {
-  first: "first token",
-  previous: "previous token",
-  itself: "itself",
-  separators: "separators",
-  distance: "distance",
-  entropy: "entropy",
-};
-const MEANING = {
-  first: "share of the weight on the first token",
-  previous: "share on the token before the query",
-  itself: "share on the query's own token",
-  separators: "share on separators",
-  distance: "how many tokens away a query looks, on average",
-  entropy: "in nats: 0 looks at one token, more is spread wider",
-};
+// All heads at once: a tile for each, coloured by one number of its summary; beside the tiles, all numbers of one head.
 
 const mean = (rows) =>
   NUMBERS.map((_, i) => {
-    const told = rows.map((row) => row[i]).filter((value) => value !== null);
-    return told.length ? told.reduce((a, b) => a + b, 0) / told.length : null;
+    const known = rows.map((row) => row[i]).filter((value) => value !== null);
+    return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
   });
 
 class Heads {
@@ -30,7 +13,7 @@ class Heads {
     this.rows = [];
     this.scale = el("div", { class: "scale", "aria-hidden": "true" });
     this.card = el("div", { class: "card" });
-    const colours = data.numbers.map((name) => [name, TITLES[name]]);
+    const colours = data.numbers.map((name) => [name, STATISTICS[name].title]);
     this.element = el(
       "section",
       { class: "heads", "aria-label": "All heads" },
@@ -41,7 +24,7 @@ class Heads {
       this.card,
     );
     this.element.addEventListener("keydown", (event) => this.key(event));
-    this.element.addEventListener("mouseleave", () => this.tell(null));
+    this.element.addEventListener("mouseleave", () => this.showCard(null));
   }
 
   grid(name, layers) {
@@ -69,8 +52,8 @@ class Heads {
           tabindex: "-1",
           "aria-label": this.words(layer, head),
           onclick: () => this.set({ layer: layer.index, head }),
-          onfocus: () => this.tell({ layer, head }),
-          onmouseenter: () => this.tell({ layer, head }),
+          onfocus: () => this.showCard({ layer, head }),
+          onmouseenter: () => this.showCard({ layer, head }),
         },
         what,
       );
@@ -90,8 +73,8 @@ class Heads {
       head === null
         ? `layer ${layer.label}, mean of ${layer.heads.length} heads`
         : `layer ${layer.label}, head ${layer.heads[head]}`;
-    const told = NUMBERS.map((key, i) => [key, this.numbers({ layer, head })[i]]).filter(([, value]) => value !== null);
-    return `${name}: ${told.map(([key, value]) => `${TITLES[key]} ${number(value)}`).join(", ")}`;
+    const known = NUMBERS.map((key, i) => [key, this.numbers({ layer, head })[i]]).filter(([, value]) => value !== null);
+    return `${name}: ${known.map(([key, value]) => `${STATISTICS[key].title} ${number(value)}`).join(", ")}`;
   }
 
   // Arrows move through the tiles of all groups, Home and End within a layer.
@@ -114,18 +97,19 @@ class Heads {
     cells[Math.min(cells.length - 1, Math.max(0, column + right))].focus();
   }
 
-  tell(place) {
+  // Show the numbers of a head, or of the one that is chosen.
+  showCard(place) {
     const shown = place || { layer: this.data.layers[this.state.layer], head: this.state.head };
     const { layer, head } = shown;
     const numbers = this.numbers(shown);
     const which = head === null ? "mean of its heads" : `head ${layer.heads[head]}`;
     const rows = this.data.numbers.map((key) => {
       const value = numbers[NUMBERS.indexOf(key)];
-      const share = SHARES.includes(key) ? value : value / this.most(key);
+      const share = STATISTICS[key].isShare ? value : value / this.most(key);
       return el(
         "div",
-        { title: MEANING[key] },
-        el("dt", {}, TITLES[key]),
+        { title: STATISTICS[key].meaning },
+        el("dt", {}, STATISTICS[key].title),
         el("dd", {}, bar(share), el("span", {}, number(value))),
       );
     });
@@ -145,7 +129,7 @@ class Heads {
     const { colour, layer, head, dark } = this.state;
     const i = NUMBERS.indexOf(colour);
     const most = colour ? this.most(colour) : 1;
-    const end = SHARES.includes(colour) ? scaleEnd(most) : most;
+    const end = STATISTICS[colour]?.isShare ? scaleEnd(most) : most;
     for (const cells of this.rows) {
       for (const cell of cells) {
         const { place } = cell;
@@ -154,9 +138,9 @@ class Heads {
         cell.tabIndex = chosen ? 0 : -1;
         if (place.head === null) continue;
         const value = place.layer.summaries[place.head][i];
-        const told = value !== null && value !== undefined;
-        cell.classList.toggle("untold", !told);
-        cell.style.backgroundColor = told ? css(shade(value / end, dark)) : "";
+        const isKnown = value !== null && value !== undefined;
+        cell.classList.toggle("unknown", !isKnown);
+        cell.style.backgroundColor = isKnown ? css(shade(value / end, dark)) : "";
       }
     }
     const stops = Array.from({ length: 9 }, (_, n) => css(shade(n / 8, dark))).join(", ");
@@ -165,7 +149,7 @@ class Heads {
       el("span", { class: "gradient", style: `background: linear-gradient(to right, ${stops})` }),
       el("span", {}, number(end)),
     );
-    this.tell(null);
+    this.showCard(null);
   }
 }
 

@@ -5,6 +5,8 @@ const LABELLED = 11; // pixels of a cell from which on it has a label
 const FIELD = 512; // pixels that a matrix without labels takes at least
 const WIDEST_LABEL = 110;
 
+const crosses = (layer) => layer.group === "Cross-attention";
+
 class Matrix {
   constructor(data, state, set, aligns) {
     Object.assign(this, { data, state, set, aligns });
@@ -32,10 +34,9 @@ class Matrix {
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
-  // The layer chosen; for an alignment that no layer was chosen for, all layers between the two texts.
+  // The chosen layer; for an alignment, if that is not one between two texts, all layers that are.
   layers() {
     const chosen = this.data.layers[this.state.layer];
-    const crosses = (layer) => layer.group === "Cross-attention";
     if (!this.aligns || crosses(chosen)) return [chosen];
     const all = this.data.layers.filter(crosses);
     return all.filter((layer) => String(layer.of) === String(all[0].of));
@@ -237,3 +238,13 @@ function clip(context, text) {
   while (chars.length > 1 && context.measureText(chars.join("")).width > WIDEST_LABEL) chars.splice(-1, 1);
   return chars.length < [...text].length ? `${chars.slice(0, -1).join("")}…` : text;
 }
+
+VIEWS.push(
+  { name: "matrix", title: "Matrix", fits: () => true, make: (data, state, set) => new Matrix(data, state, set, false) },
+  {
+    name: "alignment",
+    title: "Alignment",
+    fits: (data) => data.layers.some(crosses),
+    make: (data, state, set) => new Matrix(data, state, set, true),
+  },
+);

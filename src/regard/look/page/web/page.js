@@ -1,10 +1,9 @@
-// The page: what is chosen, and the parts that show it.
+// The page: the choices of the user, and the parts that show them.
 
-const VIEWS = { text: "Text", matrix: "Matrix", alignment: "Alignment", steps: "Step by step" };
 let pages = 0;
 
-// Show what is known in an element. `read(key)` gives the compressed bytes of "example.layer.kind"; what comes back
-// takes all listeners away again.
+// Show the data in an element. `read(key)` returns the compressed bytes of "example.layer.kind"; the function returned
+// removes all listeners again.
 function show(root, about, read) {
   const data = new Data(about, read);
   const prefix = `regard-${pages++}`;
@@ -17,7 +16,7 @@ function show(root, about, read) {
     merged: data.hasWords,
     colour: data.numbers[0] || null,
     picked: null,
-    view: "text",
+    view: VIEWS[0].name,
     theme: "auto",
     dark: night.matches,
     // The units of a layer's queries and keys, the same objects as long as nothing else is chosen.
@@ -47,20 +46,16 @@ function show(root, about, read) {
   };
 
   const heads = new Heads(data, state, set);
-  const views = {
-    text: new Text(data, state, set, prefix),
-    matrix: new Matrix(data, state, set, false),
-    ...(data.layers.some((layer) => layer.group === "Cross-attention")
-      ? { alignment: new Matrix(data, state, set, true) }
-      : {}),
-    steps: new Steps(data, state, set),
-  };
+  const views = VIEWS.filter((view) => view.fits(data)).map((view) => ({
+    ...view,
+    shown: view.make(data, state, set, prefix),
+  }));
   const tabs = tablist(prefix, views, set);
-  const panels = Object.entries(views).map(([name, view]) =>
+  const panels = views.map(({ name, shown }) =>
     el(
       "div",
       { role: "tabpanel", id: `${prefix}-panel-${name}`, "aria-labelledby": `${prefix}-tab-${name}` },
-      view.element,
+      shown.element,
     ),
   );
 
@@ -70,7 +65,7 @@ function show(root, about, read) {
   const update = () => {
     root.dataset.theme = state.dark ? "dark" : "light";
     heads.update();
-    Object.keys(views).forEach((name, i) => {
+    views.forEach(({ name }, i) => {
       const chosen = name === state.view;
       tabs[i].setAttribute("aria-selected", chosen);
       tabs[i].tabIndex = chosen ? 0 : -1;
@@ -78,8 +73,9 @@ function show(root, about, read) {
     });
     const turn = ++turns;
     main.setAttribute("aria-busy", "true");
-    views[state.view]
-      .update()
+    views
+      .find(({ name }) => name === state.view)
+      .shown.update()
       .catch((error) => fail(root, error))
       .finally(() => turn === turns && main.setAttribute("aria-busy", "false"));
   };
@@ -99,7 +95,7 @@ function show(root, about, read) {
 function top(data, state, set) {
   const count = data.layers.reduce((sum, layer) => sum + layer.heads.length, 0);
   const tokens = Math.max(...data.layers.map((layer) => layer.keys));
-  const facts = `${grouped(data.layers.length)} layers, ${grouped(count)} heads, ${grouped(tokens)} tokens`;
+  const facts = [counted(data.layers.length, "layer"), counted(count, "head"), counted(tokens, "token")].join(", ");
   const examples = Array.from({ length: data.examples }, (_, i) => [String(i), String(i + 1)]);
   return el(
     "header",
@@ -135,8 +131,7 @@ function top(data, state, set) {
 }
 
 function tablist(prefix, views, set) {
-  const names = Object.keys(views);
-  const tabs = names.map((name) =>
+  const tabs = views.map(({ name, title }) =>
     el(
       "button",
       {
@@ -146,15 +141,15 @@ function tablist(prefix, views, set) {
         "aria-controls": `${prefix}-panel-${name}`,
         onclick: () => set({ view: name }),
       },
-      VIEWS[name],
+      title,
     ),
   );
   tabs.forEach((tab, i) =>
     tab.addEventListener("keydown", (event) => {
       if (!FORWARD[event.key]) return;
       event.preventDefault();
-      const next = (i + FORWARD[event.key] + names.length) % names.length;
-      set({ view: names[next] });
+      const next = (i + FORWARD[event.key] + views.length) % views.length;
+      set({ view: views[next].name });
       tabs[next].focus();
     }),
   );

@@ -1,5 +1,9 @@
 // Small parts of a page: elements, colours, numbers and labels as they are written.
 
+// The views of the page, each registered by its own file: `fits(data)` says whether the page has it, `make(data, state,
+// set, prefix)` returns an object with its `element` and an async `update()`.
+const VIEWS = [];
+
 // Lightness falls evenly; the same colours as in pictures.
 const COLOURS = ["#f1f5f8", "#b6e0ea", "#7bc7e3", "#59aad3", "#3d8bc3", "#2c6daf", "#2c4f90", "#263470", "#1d1a50"];
 const STEPS = 256;
@@ -20,7 +24,7 @@ function shade(share, dark) {
 }
 
 const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
-// Black or white, whichever can be read better: by luminance, as WCAG 2 has it.
+// Black or white, whichever reads better: by luminance, as WCAG 2 defines it.
 function inkOn(colour) {
   const [red, green, blue] = colour.map((value) =>
     value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4,
@@ -44,7 +48,7 @@ function el(tag, attributes = {}, ...children) {
 }
 
 const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "↵", "\u00a0": "⍽" };
-// What would not be seen, or would turn the text around it, is named by its code point.
+// Characters that are invisible, or that turn the text around them, are named by their code points.
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
 const named = (text) =>
@@ -70,6 +74,7 @@ function number(value) {
 }
 
 const grouped = (count) => count.toLocaleString("en");
+const counted = (count, noun) => `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 // A choice of a few, side by side.
 let choices = 0;

@@ -70,7 +70,7 @@ function stages(source, i, { products, scaled, scores, less, exps, sum, weights,
   ].filter(Boolean);
 }
 
-class Steps {
+class StepByStep {
   constructor(data, state, set) {
     Object.assign(this, { data, state, set });
     this.step = 0;
@@ -208,3 +208,10 @@ function vector(values) {
   const name = `${values.length} numbers up to ${number(most)}`;
   return el("span", { class: "vector strip", role: "img", "aria-label": name }, ...cells);
 }
+
+VIEWS.push({
+  name: "steps",
+  title: "Step by step",
+  fits: () => true,
+  make: (data, state, set) => new StepByStep(data, state, set),
+});

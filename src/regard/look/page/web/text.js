@@ -202,7 +202,7 @@ class Text {
   async update() {
     const { data, state } = this;
     const [layer, example] = [data.layers[state.layer], state.example];
-    const [links, figures] = await Promise.all(["links", "figures"].map((kind) => data.part(kind, example, layer)));
+    const [links, perToken] = await Promise.all(["links", "per_token"].map((kind) => data.part(kind, example, layer)));
     if (layer !== data.layers[state.layer] || example !== state.example) return; // chosen in the meantime
     const isCross = layer.of[0] !== layer.of[1];
     const [queries, keys] = state.units(layer);
@@ -214,7 +214,7 @@ class Text {
     const heads = state.head === null ? [...layer.heads.keys()] : [state.head];
     const picked = state.picked && { ...state.picked, units: state.picked.side === "query" ? queries : keys };
     this.tell(
-      { layer, heads, queries, keys, isCross, links, figures },
+      { layer, heads, queries, keys, isCross, links, perToken },
       picked?.unit < picked?.units.count ? picked : null,
     );
   }
@@ -249,18 +249,18 @@ class Text {
   }
 
   // The share of all weight that each unit receives, null where nobody asked for it.
-  received({ figures, layer, heads, keys }) {
-    if (!figures?.received) return null;
+  received({ perToken, layer, heads, keys }) {
+    if (!perToken?.received) return null;
     const ofTokens = new Map();
     for (const head of heads) {
       for (let key = 0; key < layer.keys; key++) {
-        ofTokens.set(key, (ofTokens.get(key) || 0) + figures.received[head * layer.keys + key] / heads.length);
+        ofTokens.set(key, (ofTokens.get(key) || 0) + perToken.received[head * layer.keys + key] / heads.length);
       }
     }
     return keys.merge(ofTokens, false);
   }
 
-  describe({ layer, heads, figures, links, isCross }, picked, received) {
+  describe({ layer, heads, perToken, links, isCross }, picked, received) {
     if (!picked) {
       const hint = received ? "Shaded by the weight that each token receives. " : "";
       this.about.replaceChildren(`${hint}Pick a token to see where it looks and who looks at it.`);
@@ -268,9 +268,9 @@ class Text {
     }
     const { units, unit, side } = picked;
     const facts = [];
-    if (side === "query" && figures?.entropy) {
+    if (side === "query" && perToken?.entropy) {
       const own = Array.from({ length: units.size(unit) }, (_, i) => units.starts[unit] + i - layer.first);
-      const found = heads.flatMap((head) => own.map((i) => (i < 0 ? NaN : figures.entropy[head * layer.queries + i])));
+      const found = heads.flatMap((head) => own.map((i) => (i < 0 ? NaN : perToken.entropy[head * layer.queries + i])));
       const told = found.filter((value) => !Number.isNaN(value));
       const entropy = told.reduce((a, b) => a + b, 0) / told.length;
       if (told.length) facts.push(`Entropy ${number(entropy)} nats, as even over ${number(Math.exp(entropy))} tokens.`);
@@ -321,3 +321,10 @@ class Text {
     return `${parts.join("; ")}.`;
   }
 }
+
+VIEWS.push({
+  name: "text",
+  title: "Text",
+  fits: () => true,
+  make: (data, state, set, prefix) => new Text(data, state, set, prefix),
+});
