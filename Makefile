@@ -28,7 +28,7 @@ types: $(VENV)/.test
 
 # One thread a worker: two workers of two threads would fight over two cores.
 suite: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # The build backend is installed first, and not isolated, so that its version too comes from constraints.txt. The tests
 # look into the models of two packages, and need nothing of the programs around these.

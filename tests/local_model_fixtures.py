@@ -1,4 +1,4 @@
-"""Tiny language models, made once, read by many."""
+"""Language models for tests: tiny ones, and SmolLM2 from its package; made once, read by many."""
 
 from __future__ import annotations
 
@@ -7,9 +7,28 @@ from pathlib import Path
 import pytest
 
 from local_models import KINDS
+from packaged import SMOLLM2, folder_of
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One model of each kind."""
     return {kind: make(tmp_path_factory.mktemp(f"a-{kind}")) for kind, make in KINDS.items()}
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model of the GGUF file, which takes many times as long to read.
+
+    The tests that use it bear ``xdist_group("smollm2")``, so that one worker makes it.
+    """
+    package, folder = folder_of(SMOLLM2), tmp_path_factory.getbasetemp() / "smollm2"
+    pytest.importorskip("gguf", reason="gguf, by which transformers reads this model, is not installed")
+    from regard.look.local_models import Target
+
+    target = Target.open(package)
+    target.model.hf_quantizer = None  # its weights are ordinary numbers by now
+    del target.model.config.quantization_config
+    target.model.save_pretrained(folder)
+    target.tokenizer.save_pretrained(folder)
+    return folder

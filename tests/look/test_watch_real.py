@@ -7,18 +7,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import regard
-from packaged import MINILM, SMOLLM2, folder_of
+from packaged import MINILM, folder_of
 from watched import EVERYTHING, agrees
 
 pytest.importorskip("transformers", reason="transformers, whose models these tests watch, is not installed")
 
 import transformers
+
+pytest_plugins = ["local_model_fixtures"]
 
 TEXT = (
     "Attention lets a model look at all of its input at once, and weigh what it finds. The cat sat on the mat, because "
@@ -48,17 +49,11 @@ def test_minilm_in_a_padded_batch() -> None:
     assert torch.equal(record.inputs["input_ids"], batch["input_ids"])
 
 
-def smollm2(attention: str) -> tuple[Any, Any]:
-    pytest.importorskip("gguf", reason="gguf, by which transformers reads this model, is not installed")
-    folder = folder_of(SMOLLM2)
-    options = {"gguf_file": next(folder.glob("*.gguf")).name}
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options, attn_implementation=attention)
-    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **options)
-
-
 @pytest.mark.slow
-def test_smollm2_in_a_padded_batch_and_as_it_goes_on() -> None:
-    model, tokenizer = smollm2("sdpa")
+@pytest.mark.xdist_group("smollm2")
+def test_smollm2_in_a_padded_batch_and_as_it_goes_on(smollm2: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(smollm2, attn_implementation="sdpa").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2)
     texts = [TEXT * 4, TEXT]
     ids = [tokenizer(text).input_ids for text in texts]
     longest = max(map(len, ids))
@@ -84,11 +79,12 @@ def test_smollm2_in_a_padded_batch_and_as_it_goes_on() -> None:
 
 
 MEMORY = """
-import torch, regard
+import sys, torch, regard
 from regard.bench.measure import peak_megabytes
-from test_watch_real import smollm2
+from transformers import AutoModelForCausalLM
 
-model, _ = smollm2("sdpa")
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], attn_implementation="sdpa").eval()
+sum(parameter.sum() for parameter in model.parameters())  # what was mapped from the file is read now
 tokens = torch.randint(20, 40000, (1, 4096), generator=torch.Generator().manual_seed(0))
 
 def run():
@@ -105,13 +101,11 @@ print(peak_megabytes(watched) - peak_megabytes(run))
 
 
 @pytest.mark.slow
-def test_smollm2_on_4096_tokens_in_little_more_memory_than_unwatched() -> None:
-    folder_of(SMOLLM2)
-    pytest.importorskip("gguf", reason="gguf, by which transformers reads this model, is not installed")
+@pytest.mark.xdist_group("smollm2")
+def test_smollm2_on_4096_tokens_in_little_more_memory_than_unwatched(smollm2: Path) -> None:
     # By itself glibc keeps what is freed in pieces of some megabytes, more or less of it from run to run
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    settings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20), "PYTHONPATH": path}
-    ended = subprocess.run([sys.executable, "-c", MEMORY], env=settings, capture_output=True, text=True)
+    settings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    ended = subprocess.run([sys.executable, "-c", MEMORY, smollm2], env=settings, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     more = float(ended.stdout)  # the weights alone would be 18 GB
     if math.isnan(more):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from commands import spelt
-from packaged import MINILM, SMOLLM2, folder_of
+from packaged import MINILM, folder_of
 from regard import Observe, causal, watch
 from regard.data.pairs import Example, Pairs, Units
 from regard.look import Layer, WatchRecord
@@ -21,6 +21,8 @@ from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Rotary
 from regard.tasks.seq2seq import Seq2SeqRun
 from small_runs import new_run, short_training, train
+
+pytest_plugins = ["local_model_fixtures"]
 
 PERIOD = 11
 
@@ -166,9 +168,10 @@ def test_a_bert_has_a_head_for_the_previous_token() -> None:
 
 
 @pytest.mark.slow
-def test_a_language_model_rests_on_its_first_token_from_the_fourth_layer_on() -> None:
+@pytest.mark.xdist_group("smollm2")
+def test_a_language_model_rests_on_its_first_token_from_the_fourth_layer_on(smollm2: Path) -> None:
     """Xiao et al. 2023, arXiv 2309.17453, section 3.1: the attention sink."""
-    target = Target.open(folder_of(SMOLLM2))
+    target = Target.open(smollm2)
     for text in TEXTS:
         heads = target.look(text).record.summary()
         assert len(heads) == 30 * 9
