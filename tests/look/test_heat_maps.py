@@ -18,8 +18,7 @@ from matplotlib.transforms import Bbox
 
 from regard import errors, look
 from regard.look import Alignment, alignment, alignments, position_encoding, save
-from regard.look.pictures import labels
-from regard.look.pictures import layout as panels
+from regard.look.pictures import labels, layout
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "one": (["AH1"], ["a"]),
@@ -141,7 +140,7 @@ def test_tensors_of_any_dtype_and_with_gradients_are_drawn() -> None:
 
 
 def test_equal_steps_of_weight_look_equal() -> None:
-    rgb = np.array([to_rgb(panels.COLOURS(weight)) for weight in np.linspace(0, 1, 11)])
+    rgb = np.array([to_rgb(layout.COLOURS(weight)) for weight in np.linspace(0, 1, 11)])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     luminance = linear @ [0.2126, 0.7152, 0.0722]
     lightness = 116 * np.cbrt(luminance) - 16  # CIE L*, for which we did not choose the colours
@@ -185,7 +184,7 @@ def test_cells_are_square_or_nearly(case: str) -> None:
 def test_every_unit_of_a_long_word_is_labelled_in_full_size() -> None:
     ax = draw("long word")
     assert (len(written(ax, "x")), len(written(ax, "y"))) == (72, 73)
-    assert {label.get_fontsize() for label in ax.get_xticklabels()} == {panels.FONT}
+    assert {label.get_fontsize() for label in ax.get_xticklabels()} == {layout.FONT}
     width, height = ax.figure.get_size_inches()
     assert max(width, height) < 18
 
@@ -315,7 +314,7 @@ def test_position_table_in_axes_of_the_users_is_the_map_alone() -> None:
     ("weights", "message"),
     [
         ([[0.5, 0.5]], r"expected weights of shape \(2, 3\), as many as labels, got \(1, 2\)"),
-        ([0.5, 0.5], r"expected weights of shape \(Tout, Tin\), neither 0, got \(2,\)"),
+        ([0.5, 0.5], r"expected weights of shape \(Tout, Tin\), both above 0, got \(2,\)"),
         ([[]], r"got \(1, 0\)"),
         ([[[0.5]]], r"got \(1, 1, 1\)"),
         ([[0.1, 0.2, 0.3], [0.1, 0.2, 1.2]], r"from 0 to 1, got 0\.1 to 1\.2; take them after softmax"),

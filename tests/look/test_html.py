@@ -21,7 +21,7 @@ from regard.look import Layer, WatchRecord
 from regard.look.page import encoding
 from regard.look.page import html as report
 from regard.look.page.encoding import EncodedLayers, encode_layers
-from regard.look.pictures import layout as panels
+from regard.look.pictures import layout
 from regard.look.reading.heads import NUMBERS, SHARES
 
 pytest_plugins = ["browser_fixtures"]
@@ -171,7 +171,7 @@ def test_the_colours_are_those_of_pictures() -> None:
     (stops,) = re.findall(r"const COLOURS = (\[.*?\]);", report.script("file.js"))
     for stop, place in zip(json.loads(stops), np.linspace(0, 1, 9), strict=True):
         np.testing.assert_allclose(
-            [int(stop[n : n + 2], 16) for n in (1, 3, 5)], np.multiply(panels.COLOURS(place)[:3], 255), atol=1
+            [int(stop[n : n + 2], 16) for n in (1, 3, 5)], np.multiply(layout.COLOURS(place)[:3], 255), atol=1
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from regard.data.pairs import Units
 from regard.errors import ArgumentError
 from regard.look import Alignment, grid
-from regard.look.pictures.of_answers import grids, pictures
+from regard.look.pictures.of_answers import head_grids, means, weights_of
 from regard.tasks.seq2seq import Answer, Prediction
 
 RUN = SimpleNamespace(source_units=Units("chars"))
@@ -23,22 +23,22 @@ def answer(weights: torch.Tensor | None, *, finished: bool = True) -> Answer:
 
 def test_one_picture_shows_the_mean_of_layers_and_heads() -> None:
     weights = torch.rand(2, 3, 2, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    (picture,) = pictures(RUN, [answer(weights)])
+    (picture,) = means(weights_of(RUN, [answer(weights)]))
     torch.testing.assert_close(picture.weights, sum(weights[i, j] for i in range(2) for j in range(3)) / 6)
     assert (picture.rows, picture.columns, picture.title) == (["AY", "<eos>"], ["e", "y", "e"], "eye")
-    (single,) = pictures(RUN, [answer(weights[0, 0, :1], finished=False)])
+    (single,) = means(weights_of(RUN, [answer(weights[0, 0, :1], finished=False)]))
     assert torch.equal(single.weights, weights[0, 0, :1])
     assert single.rows == ["AY"]
-    assert pictures(RUN, [answer(None), Answer([], [])]) == grids(RUN, [answer(None), Answer([], [])]) == []
+    assert weights_of(RUN, [answer(None), Answer([], [])]) == []
 
 
 def test_a_grid_has_a_line_a_layer_and_a_map_a_head() -> None:
     weights = torch.rand(2, 3, 2, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    lines = grids(RUN, [answer(weights), answer(weights)])
+    lines = head_grids(weights_of(RUN, [answer(weights), answer(weights)]), named=True)
     assert [[picture.title for picture in line] for line in lines] == 2 * [
         [f"eye: layer {layer}, head {head}" for head in (1, 2, 3)] for layer in (1, 2)
     ]
-    assert grids(RUN, [answer(weights)])[1][2].title == "layer 2, head 3"
+    assert head_grids(weights_of(RUN, [answer(weights)]), named=False)[1][2].title == "layer 2, head 3"
     *maps, scale = grid(lines).axes
     assert len(maps) == 12
     assert scale.get_ylabel() == "attention weight"

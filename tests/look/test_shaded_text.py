@@ -12,7 +12,7 @@ from matplotlib.transforms import Bbox
 from regard.errors import ArgumentError
 from regard.look import save
 from regard.look.pictures.layout import COLOURS, INK, PAPER
-from regard.look.pictures.shaded_text import pooled
+from regard.look.pictures.shaded_text import shaded_texts
 from regard.tasks.classify import Answer
 
 TEXTS = {
@@ -41,7 +41,7 @@ def boxes(figure: Figure) -> tuple[list[Bbox], list[Bbox]]:
 
 
 def test_each_word_is_shaded_by_the_mean_of_the_heads() -> None:
-    figure = pooled([answer(["so", "fine", "!"], weights=torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.6, 0.2]]))])
+    figure = shaded_texts([answer(["so", "fine", "!"], weights=torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.6, 0.2]]))])
     assert words(figure) == ["good 75 %", "so", "fine", "!"]
     colours = [patch.get_facecolor() for patch in figure.axes[0].patches]
     assert colours == [pytest.approx(COLOURS(share)) for share in (0.1, 0.8, 0.1)]
@@ -50,7 +50,7 @@ def test_each_word_is_shaded_by_the_mean_of_the_heads() -> None:
 
 
 def test_the_scale_ends_at_the_largest_of_small_weights() -> None:
-    figure = pooled(
+    figure = shaded_texts(
         [answer(["a"] * 5, weights=torch.full((1, 5), 0.2)), answer(["b"] * 10, weights=torch.ones(3, 10) / 10)]
     )
     assert figure.axes[1].get_ylim() == (0.0, pytest.approx(0.2))
@@ -59,7 +59,7 @@ def test_the_scale_ends_at_the_largest_of_small_weights() -> None:
 
 @pytest.mark.parametrize("case", TEXTS)
 def test_nothing_touches_and_all_stands_on_the_page(case: str, tmp_path: Path) -> None:
-    figure = pooled([answer(TEXTS[case]), answer(["another"])])
+    figure = shaded_texts([answer(TEXTS[case]), answer(["another"])])
     save(figure, tmp_path / "text.png")  # which warns of a glyph that no font has
     shades, written = boxes(figure)
     label, *units = written[: len(TEXTS[case]) + 1]
@@ -78,7 +78,7 @@ def test_nothing_touches_and_all_stands_on_the_page(case: str, tmp_path: Path) -
 
 
 def test_texts_stand_below_each_other_and_break_into_lines() -> None:
-    shades, _ = boxes(pooled([answer(TEXTS["long"]), answer(["another"])]))
+    shades, _ = boxes(shaded_texts([answer(TEXTS["long"]), answer(["another"])]))
     lines = sorted({round(shade.y0) for shade in shades}, reverse=True)
     assert len(lines) > 5
     assert round(shades[-1].y0) == lines[-1]
@@ -87,6 +87,6 @@ def test_texts_stand_below_each_other_and_break_into_lines() -> None:
 
 def test_what_was_not_looked_at_is_left_out_or_refused() -> None:
     blank = Answer([], "", {})
-    assert len(words(pooled([blank, answer(["a"])]))) == 2
+    assert len(words(shaded_texts([blank, answer(["a"])]))) == 2
     with pytest.raises(ArgumentError, match="expected answers with weights, got none; predict"):
-        pooled([blank])
+        shaded_texts([blank])

@@ -79,14 +79,14 @@ def about(run: ClassifyRun) -> str:
 def show(run: ClassifyRun, examples: list[Any], directory: Path, console: Console) -> None:
     """Tell and draw what becomes of a few texts."""
     from regard.look import save
-    from regard.look.pictures.shaded_text import pooled
+    from regard.look.pictures.shaded_text import shaded_texts
 
     answers = list(run.predict_units([example.text for example in examples], weights=True))
     for example, answer in zip(examples, answers, strict=True):
         verdict = "" if answer.label == example.label else f"   (data: {example.label})"
         share = answer.probabilities[answer.label]
         console.print(f"  {answer.label} {100 * share:.0f} %  {_text(run, answer)}{verdict}")
-    save(pooled(answers), directory / "attention.png")
+    save(shaded_texts(answers), directory / "attention.png")
     console.print(f"what it looked at: {directory / 'attention.png'}")
 
 
@@ -113,21 +113,26 @@ def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
 def look(run: ClassifyRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
     """Classify each text, and draw which of its words that was read from."""
     from regard.look import save
-    from regard.look.pictures.shaded_text import pooled
+    from regard.look.pictures.shaded_text import shaded_texts
     from regard.look.watching.watch import watch
 
+    if path.suffix == ".html":
+        with watch(run.model, keep_inputs=True) as record:
+            (answer,) = _classify(run, texts)
+        record.report(path, tokens={"source": answer.units, "target": [answer.label]}, title=texts[0])
+    else:
+        save(shaded_texts(_classify(run, texts)), path)
+    print(path)
+
+
+def _classify(run: ClassifyRun, texts: list[str]) -> list[Answer]:
+    """Print each text with its label; return the answers with their weights."""
     answers = list(run.predict(texts, weights=True))
     for text, answer in zip(texts, answers, strict=True):
         if not answer.units:
             raise ArgumentError(f"expected texts with at least one word, got {text!r}")
         print(f"{text}\t{answer.label}\t{answer.probabilities[answer.label]:.4f}")
-    if path.suffix == ".html":
-        with watch(run.model, keep_inputs=True) as record:
-            list(run.predict(texts))
-        record.report(path, tokens={"source": answers[0].units, "target": [answers[0].label]}, title=texts[0])
-    else:
-        save(pooled(answers), path)
-    print(path)
+    return answers
 
 
 def _text(run: ClassifyRun, answer: Answer) -> str:

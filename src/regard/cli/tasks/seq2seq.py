@@ -128,7 +128,7 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
     from regard.data.pair_columns import compose
     from regard.data.pairs import source_text
     from regard.look import alignments, save
-    from regard.look.pictures.of_answers import pictures
+    from regard.look.pictures.of_answers import means, weights_of
     from regard.tasks.seq2seq import Search
 
     answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
@@ -140,7 +140,7 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
         verdict = "" if found == wanted else f"   (data: {wanted})"
         console.print(f"  {set_cell_size(source, width)}  {found}{verdict}")
     if run.model.config.attends:
-        save(alignments(pictures(run, answers)), directory / "attention.png")
+        save(alignments(means(weights_of(run, answers))), directory / "attention.png")
         console.print(f"what it looked at: {directory / 'attention.png'}")
 
 
@@ -195,7 +195,7 @@ def _json(answer: Answer, source: str) -> str:
 def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
     """Answer each text, and draw which units of it each unit of the answer attended to."""
     from regard.look import alignments, grid, save
-    from regard.look.pictures.of_answers import grids, pictures
+    from regard.look.pictures.of_answers import head_grids, means, weights_of
     from regard.look.runs import watch_answer
     from regard.models import RecurrentConfig
     from regard.tasks.seq2seq import Search
@@ -219,5 +219,6 @@ def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any])
         record, tokens = watch_answer(run, answers[0])
         record.report(path, tokens=tokens, title=texts[0])
     else:
-        save(grid(grids(run, answers)) if options["heads"] else alignments(pictures(run, answers)), path)
+        shown = weights_of(run, answers)
+        save(grid(head_grids(shown, named=len(texts) > 1)) if options["heads"] else alignments(means(shown)), path)
     print(path)

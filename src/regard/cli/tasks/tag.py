@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.data.conllu import Sentence
+    from regard.look.pictures.of_answers import AnswerWeights
     from regard.tasks.tag import Tagged, TagRun
 
 # The options of `regard train` that have an effect, and what they are when left out
@@ -104,7 +105,7 @@ def _objects(run: TagRun, sentences: Iterable[Sentence]) -> Iterator[str]:
 def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
     """Tag each text, and draw which words each of its words attended to."""
     from regard.look import alignments, grid, save
-    from regard.look.pictures.heat_maps import Alignment
+    from regard.look.pictures.of_answers import head_grids, means
     from regard.look.watching.watch import watch
 
     if not run.model.config.attends:
@@ -112,24 +113,28 @@ def look(run: TagRun, texts: list[str], path: Path, options: dict[str, Any]) -> 
             f"{options['run']}: this tagger is recurrent and has no attention to look at; "
             "train one with --model transformer"
         )
-    pictures, lines = [], []
+    if path.suffix == ".html":
+        with watch(run.model, keep_inputs=True) as record:
+            (answer,) = _tag(run, texts)
+        record.report(path, tokens=answer.columns, title=answer.text)
+    else:
+        answers = _tag(run, texts)
+        save(grid(head_grids(answers, named=len(texts) > 1)) if options["heads"] else alignments(means(answers)), path)
+    print(path)
+
+
+def _tag(run: TagRun, texts: list[str]) -> list[AnswerWeights]:
+    """Print each text with its tags; return what its words attended to."""
+    from regard.look.pictures.of_answers import AnswerWeights
+
+    answers = []
     for text in texts:
         words = text.split()
         if not words:
             raise ArgumentError(f"expected texts with at least one word, got {text!r}")
         tags, weights = run.look(words)
         print(f"{text}\t{' '.join(tags)}")
-        rows = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
-        pictures.append(Alignment(weights.mean((0, 1)), rows, words, text))
-        which = f"{text}: " * (len(texts) > 1)
-        lines += [
-            [Alignment(one, rows, words, f"{which}layer {layer}, head {head}") for head, one in enumerate(heads, 1)]
-            for layer, heads in enumerate(weights, 1)
-        ]
-    if path.suffix == ".html":
-        with watch(run.model, keep_inputs=True) as record:
-            run.look(words)
-        record.report(path, tokens=words, title=text)
-    else:
-        save(grid(lines) if options["heads"] else alignments(pictures), path)
-    print(path)
+        answers.append(
+            AnswerWeights(weights, [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)], words, text)
+        )
+    return answers

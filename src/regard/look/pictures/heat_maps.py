@@ -1,4 +1,4 @@
-"""Pictures of attention: heat maps for one word or many, and of position encodings; no pyplot, no global state."""
+"""Heat maps of attention, one or many, and of position encodings, without pyplot or global state."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from regard.look.pictures.layout import (
     PAPER,
     SMALL_FONT,
     Panel,
+    bare_axes,
+    compose,
     draw,
-    flow,
+    in_lines,
     label_scale,
-    page,
-    plain,
-    small,
+    shrink,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ CURVES = ["#1f4e8c", "#7fb2d9", "#b5541c", "#eeb27a", "#2f6b4f", "#8cc5a4"]
 
 
 class Alignment(NamedTuple):
-    """What one heat map shows: weights `(Tout, Tin)`, the output's units (rows), the input's (columns), a title."""
+    """A heat map: weights `(Tout, Tin)`, the output's units (rows), the input's (columns), a title."""
 
     weights: Values
     rows: Sequence[str]
@@ -70,12 +70,12 @@ def alignment(
 ) -> Axes:
     """Draw weights `(Tout, Tin)` as a heat map, outputs from top to bottom, inputs from left to right.
 
-    The figure grows with the number of units, and labels never overlap: past some hundred units, or in an `ax` of your
-    own (by its size at the call), they shrink, then only every second, third, … is written. A space shows as ␣,
+    The figure grows with the number of units, and labels never overlap: above some hundred units, or in an `ax` of your
+    own (by its size at the call), they shrink, then only every second, third, … is written. A space appears as ␣,
     `<eos>` as ⏎, a character that no installed font has as its code point, a NaN in red. The scale ends at 1, or at
-    the largest weight where that is under one half. The picture is that of Bahdanau, Cho & Bengio 2014, figure 3.
+    the largest weight if that is below one half. The picture is that of Bahdanau, Cho & Bengio 2014, figure 3.
 
-    Raises `ArgumentError` where the labels do not fit the weights, or the weights are no probabilities.
+    Raises `ArgumentError` if the labels do not fit the weights, or the weights are not probabilities.
 
     >>> axes = alignment([[0.9, 0.1, 0.0], [0.0, 0.2, 0.8]], ["AY", "<eos>"], "eye")
     >>> [label.get_text() for label in axes.get_yticklabels()]
@@ -83,7 +83,7 @@ def alignment(
     """
     panel = _panel(Alignment(weights, rows, columns, title))
     if ax is None:
-        return page([[panel]]).axes[0]
+        return compose([[panel]]).axes[0]
     figure = ax.get_figure(root=True)
     if figure is None:
         raise ArgumentError("alignment: expected axes of a figure, got axes that were removed from theirs")
@@ -102,11 +102,11 @@ def alignments(pictures: Iterable[Alignment]) -> Figure:
     panels = [_panel(Alignment(*picture)) for picture in pictures]
     if not panels:
         raise ArgumentError("alignments: expected at least one picture, got none")
-    return page(flow(panels))
+    return compose(in_lines(panels))
 
 
 def grid(lines: Iterable[Iterable[Alignment]]) -> Figure:
-    """Draw small heat maps in lines, such as one for each layer with all its heads, with one scale of colours.
+    """Draw small heat maps in lines, such as a line for each layer with all its heads, with one scale of colours.
 
     >>> figure = grid([[Alignment([[1.0]], ["AH"], ["a"], f"layer {i}, head {j}") for j in (1, 2)] for i in (1, 2)])
     >>> len(figure.axes)  # four maps and the scale
@@ -115,17 +115,17 @@ def grid(lines: Iterable[Iterable[Alignment]]) -> Figure:
     panels = [[_panel(Alignment(*picture)) for picture in line] for line in lines]
     if not panels or not all(panels):
         raise ArgumentError("grid: expected lines with at least one picture each, got none")
-    return page([small(line) for line in panels])
+    return compose([shrink(line) for line in panels])
 
 
 def position_encoding(table: Values, *, dims: Sequence[int] | None = None, ax: Axes | None = None) -> Axes:
     """Draw a position table `(length, dim)` as a heat map, positions from left to right, dimensions downwards.
 
-    For the sinusoids (Vaswani et al. 2017, section 3.5) each pair of rows is a wave slower than the pair above it. On
-    a page of its own the map has its scale, and below it some dimensions as curves: `dims`, or two pairs from the
-    faster half. In an `ax` of yours there is the map alone.
+    For the sinusoids (Vaswani et al. 2017, section 3.5) each pair of rows is a slower wave than the pair above it. In
+    a figure of its own the map has its scale, and below it some dimensions as curves: `dims`, or two pairs from the
+    faster half. An `ax` of yours shows the map alone.
 
-    Raises `ArgumentError` where the table has not two axes, a dimension is not in it, or curves are asked for in `ax`.
+    Raises `ArgumentError` unless the table has two axes and the dimensions, and for `dims` together with `ax`.
 
     >>> position_encoding([[0.0, 1.0], [0.84, 0.54], [0.91, -0.42]]).get_ylabel()
     'dimension'
@@ -133,7 +133,9 @@ def position_encoding(table: Values, *, dims: Sequence[int] | None = None, ax: A
     values = _matrix(table, "table", "(length, dim)")
     if ax is not None:
         if dims is not None:
-            raise ArgumentError("position_encoding: expected dims or ax, got both; curves need a page, leave ax away")
+            raise ArgumentError(
+                "position_encoding: expected dims or ax, got both; remove ax, as curves need a figure of their own"
+            )
         _map_positions(values, ax)
         return ax
     dim = values.shape[1]
@@ -159,7 +161,7 @@ def _map_positions(values: NDArray[np.float64], ax: Axes) -> AxesImage:
     image = ax.imshow(values.T, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     ax.set_ylabel("dimension", color=FAINT, fontsize=FONT)
     ax.set_xlim(-0.5, len(values) - 0.5)
-    plain(ax)
+    bare_axes(ax)
     return image
 
 
@@ -170,21 +172,21 @@ def _curves(values: NDArray[np.float64], colours: Mapping[int, str], ax: Axes) -
     ax.set(xlim=(-0.5, len(values) - 0.5), ylim=(-1.08 * limit, 1.08 * limit))
     ax.set_ylabel("value", color=FAINT, fontsize=FONT)
     ax.set_xlabel("position", color=FAINT, fontsize=FONT)
-    plain(ax)
+    bare_axes(ax)
     if colours:
         style = {"frameon": False, "fontsize": SMALL_FONT, "labelcolor": INK, "ncols": min(len(colours), 6)}
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), **style)
 
 
 def _limit(values: NDArray[np.float64]) -> float:
-    """The largest number, which both ends of the scale stand for."""
+    """Return the largest absolute number, at which both ends of the scale stand."""
     return float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
 
 
 def save(picture: Axes | Figure, path: str | os.PathLike[str]) -> None:
-    """Write the picture as PNG, SVG or PDF, by the name's ending, whole or not at all: a reader never sees half of it.
+    """Write the picture as PNG, SVG or PDF, by the name's ending, atomically: a reader never finds half of it.
 
-    Raises `ArgumentError` for an ending that has no format, `RegardError` where the file cannot be written.
+    Raises `ArgumentError` for any other ending, `RegardError` if the file cannot be written.
     """
     target = Path(path)
     figure = picture if isinstance(picture, Figure) else picture.get_figure(root=True)
@@ -221,8 +223,9 @@ def _panel(picture: Alignment) -> Panel:
 
 
 def _matrix(values: Values, name: str, shape: str) -> NDArray[np.float64]:
-    plain_values = values.detach().to("cpu", torch.float64).numpy() if isinstance(values, torch.Tensor) else values
-    array = np.asarray(plain_values, np.float64)
+    if isinstance(values, torch.Tensor):
+        values = values.detach().to("cpu", torch.float64).numpy()
+    array = np.asarray(values, np.float64)
     if array.ndim != 2 or 0 in array.shape:
-        raise ArgumentError(f"expected {name} of shape {shape}, neither 0, got {array.shape}")
+        raise ArgumentError(f"expected {name} of shape {shape}, both above 0, got {array.shape}")
     return array

@@ -1,4 +1,4 @@
-"""How a unit of text (a letter, a phone, a word) is written in a picture, and in which fonts."""
+"""Labels of units of text (a letter, a phone, a word) in a picture, and the fonts that have their characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard._symbols import BOS, EOS, SPECIALS
 __all__ = ["drawable", "families", "visible"]
 
 LONGEST = 24
-"""Characters of a label; of a longer one, the beginning is shown."""
+"""The most characters of a label; of a longer one, the beginning is shown."""
 
 SIGNS = {"": "∅", SPECIALS[BOS]: "⇤", SPECIALS[EOS]: "⏎"}
 SPACES = {" ": "␣", "\N{IDEOGRAPHIC SPACE}": "␣", "\N{NO-BREAK SPACE}": "⍽", "\t": "⇥", "\n": "↵"}
@@ -28,9 +28,9 @@ CJK_PACKAGE, CJK_FILE = "notojp_matplotlib", "fonts/NotoSansCJKjp-Regular.otf"
 
 
 def visible(unit: str) -> str:
-    """The unit as a label on one line: a space gets a sign, a lone combining mark a circle, the output's end an arrow.
+    """Return the unit as a label on one line: a sign for a space, a circle under a lone mark, an arrow for the end.
 
-    What no font can draw is named by its code point, ``U+0378``.
+    A character that no font can draw is replaced by its code point, ``U+0378``.
 
     >>> visible("two words"), visible(""), visible("<eos>"), visible("t͡ʃ")
     ('two␣words', '∅', '⏎', 't͡ʃ')
@@ -48,7 +48,7 @@ def visible(unit: str) -> str:
 
 
 def drawable(text: str) -> str:
-    """The text with every character that no font can draw, or that cannot be seen, replaced by its code point.
+    """Replace every character that no font can draw, or that is invisible, by its code point.
 
     >>> drawable("in Ordnung"), drawable("bell\\a")
     ('in Ordnung', 'bellU+0007')
@@ -58,7 +58,7 @@ def drawable(text: str) -> str:
 
 
 def families(texts: Iterable[str]) -> list[str]:
-    """The font families, the usual one first, that have all characters of the texts.
+    """Return the font families, the usual one first, that together have all characters of the texts.
 
     >>> families(["attention"])
     ['DejaVu Sans']
@@ -70,18 +70,18 @@ def families(texts: Iterable[str]) -> list[str]:
 def _is_drawable(char: str, joined: bool) -> bool:
     if char in "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}":
         return joined  # within a word they shape their neighbours; alone they are invisible
-    seen = char == " " or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp")
-    return seen and _family(char) is not None
+    is_visible = char == " " or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp")
+    return is_visible and _family(char) is not None
 
 
 @cache
 def _family(char: str) -> str | None:
-    """The first family that has a glyph for the character."""
+    """Return the first family that has a glyph for the character."""
     return next((family for family in _all_families() if ord(char) in _characters(family)), None)
 
 
 def _all_families() -> Iterator[str]:
-    """DejaVu Sans, the CJK font of the extra `look`, then what is installed and upright, sans serif first."""
+    """Yield DejaVu Sans, the CJK font of the extra `look`, then installed upright families, sans serif first."""
     yield FIRST_FAMILY
     if (cjk := _cjk_family()) is not None:
         yield cjk
@@ -116,8 +116,8 @@ def _installed_families() -> tuple[str, ...]:
 
 @cache
 def _characters(family: str) -> frozenset[int]:
-    """The code points for which the family's regular font has a glyph."""
+    """Return the code points for which the family's regular font has a glyph."""
     try:
         return frozenset(FT2Font(findfont(FontProperties(family=[family]), fallback_to_default=False)).get_charmap())
     except (OSError, RuntimeError, ValueError):
-        return frozenset()  # a broken or vanished font file serves nobody: the next family is asked
+        return frozenset()  # a font file that is broken or gone: the next family is tried

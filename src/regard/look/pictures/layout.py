@@ -1,4 +1,4 @@
-"""Heat maps laid out to the inch: how large a cell is, how its labels are written, where maps stand on a page."""
+"""The layout of heat maps in inches: the size of cells, the form of labels, the positions of maps in a figure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
-__all__ = ["Panel", "draw", "flow", "label_scale", "page", "plain", "scale_end", "small", "text_width"]
+__all__ = [
+    "Panel",
+    "bare_axes",
+    "compose",
+    "draw",
+    "in_lines",
+    "label_scale",
+    "scale_end",
+    "shrink",
+    "text_width",
+]
 
 DPI = 150
 POINTS = 72  # an inch
@@ -29,13 +39,13 @@ POINTS = 72  # an inch
 # Lengths in inches.
 CELLS = (0.21, 0.40)  # the side of a cell, for many units and for few
 SMALL_CELL = 0.16  # in a grid of many maps
-WIDEST_CELL = 0.54  # as far as cells widen to keep the labels above them upright
-LONGEST_SIDE = 24.0  # past it cells shrink, then labels do, then only every second, third, … is written
+WIDEST_CELL = 0.54  # up to which cells widen to keep the labels above them upright
+LONGEST_SIDE = 24.0  # above it cells shrink, then labels do, then only every second, third, … is written
 MARGIN = 0.15
 GAP = 0.45  # between maps
 BAR_WIDTH, BAR_HEIGHTS = 0.13, (1.5, 2.6)
 BAR_LABEL = 0.62
-WIDEST_ROW = 13.0  # of maps on one page
+WIDEST_ROW = 13.0  # of maps in one figure
 
 # Lengths in points.
 FONT, SMALLEST_FONT, SMALL_FONT, TITLE_FONT = 10.0, 6.0, 8.5, 11.0
@@ -51,7 +61,7 @@ COLOURS = LinearSegmentedColormap.from_list(
 
 @dataclass(frozen=True)
 class Panel:
-    """One heat map: weights, labels as they will be written, and the size of cells (inches) and labels (points)."""
+    """A heat map: weights, labels in their written form, and the size of cells (inches) and labels (points)."""
 
     weights: NDArray[np.float64]
     rows: list[str]
@@ -66,7 +76,7 @@ class Panel:
 
     @classmethod
     def of(cls, weights: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], title: str | None) -> Panel:
-        """The panel with cells that suit it: larger for few units, wider where that keeps labels upright."""
+        """Make the panel with suitable cells: larger for few units, wider if that keeps labels upright."""
         row_labels, column_labels = [visible(unit) for unit in rows], [visible(unit) for unit in columns]
         heading = drawable(title or "")
         fonts = tuple(families([*row_labels, *column_labels, heading]))
@@ -79,7 +89,7 @@ class Panel:
         return panel.fitted(width, height)
 
     def fitted(self, width: float, height: float) -> Panel:
-        """The panel with labels that do not touch in cells of this size: upright if they can, smaller, thinned out."""
+        """Return the panel with labels that do not touch in such cells: upright if possible, smaller, thinned out."""
         wide, high = width * POINTS, height * POINTS
         font = min(FONT, max(SMALLEST_FONT, min(high, wide) / LINE))
         upright = self.widest(self.columns, font) <= wide
@@ -87,7 +97,7 @@ class Panel:
         return replace(self, cell=(width, height), font=font, upright=upright, steps=steps)
 
     def widest(self, labels: Sequence[str], font: float) -> float:
-        """The points that the widest label takes, with its distance to the next."""
+        """Return the points that the widest label takes, with its distance to the next."""
         return max(text_width(label, self.fonts) for label in labels) * font + PAD
 
     @property
@@ -97,13 +107,13 @@ class Panel:
 
     @property
     def left(self) -> float:
-        """The inches that labels take to the left of the map."""
+        """The inches of the labels to the left of the map."""
         names = NAME_PAD + SMALL_FONT * LINE if self.named else 0.0
         return (self.widest(self.rows, self.font) + names) / POINTS
 
     @property
     def top(self) -> float:
-        """The inches that labels and title take above the map."""
+        """The inches of labels and title above the map."""
         labels = PAD + self.font if self.upright else self.widest(self.columns, self.font)
         names = NAME_PAD + SMALL_FONT * LINE if self.named else 0.0
         heading = TITLE_PAD + TITLE_FONT if self.title else 0.0
@@ -111,19 +121,19 @@ class Panel:
 
     @property
     def width(self) -> float:
-        """The inches from the labels' left to the end of the map, or of the title where that is longer."""
+        """The inches from the left of the labels to the end of the map, or of the title if that is longer."""
         return self.left + max(self.size[0], text_width(self.title, self.fonts) * TITLE_FONT / POINTS)
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, fonts: tuple[str, ...]) -> float:
-    """The width of a text in font sizes."""
+    """Return the width of a text in font sizes."""
     figure = Figure(dpi=POINTS)
     return figure.text(0, 0, text, fontsize=100, family=list(fonts), parse_math=False).get_window_extent().width / 100
 
 
-def flow(panels: Sequence[Panel]) -> list[list[Panel]]:
-    """Panels in lines as in a text; the first names its axes."""
+def in_lines(panels: Sequence[Panel]) -> list[list[Panel]]:
+    """Arrange panels in lines, like words in a text; the first names its axes."""
     lines: list[list[Panel]] = [[]]
     for panel in (replace(panel, named=panel is panels[0]) for panel in panels):
         if lines[-1] and sum(p.width + GAP for p in lines[-1]) + panel.width > WIDEST_ROW:
@@ -132,14 +142,14 @@ def flow(panels: Sequence[Panel]) -> list[list[Panel]]:
     return lines
 
 
-def small(line: Sequence[Panel]) -> list[Panel]:
-    """Panels that stand in one line, in cells as large as that allows and no larger than to be compared at a glance."""
+def shrink(line: Sequence[Panel]) -> list[Panel]:
+    """Shrink the cells of panels so that these stand in one line and can be compared at a glance."""
     side = min(SMALL_CELL, (LONGEST_SIDE / len(line) - GAP) / max(len(panel.columns) for panel in line))
     return [panel.fitted(side, side) for panel in line]
 
 
-def page(lines: Sequence[Sequence[Panel]]) -> Figure:
-    """Lines of panels on one figure, with one scale of colours to the right."""
+def compose(lines: Sequence[Sequence[Panel]]) -> Figure:
+    """Draw lines of panels in one figure, with one scale of colours to the right."""
     tops = [max(panel.top for panel in line) for line in lines]
     heights = [max(panel.size[1] for panel in line) for line in lines]
     bar_height = min(max(heights[0], BAR_HEIGHTS[0]), BAR_HEIGHTS[1])
@@ -168,15 +178,15 @@ def _scale(panels: Sequence[Panel]) -> float:
 
 
 def scale_end(largest: float) -> float:
-    """The weight drawn darkest: 1, or the largest there is where that is under one half."""
+    """Return the weight drawn darkest: 1, or the largest of all if that is below one half."""
     return 1.0 if largest >= 0.5 or largest == 0 else largest
 
 
 def draw(panel: Panel, ax: Axes, highest: float | None = None) -> AxesImage:
-    """Draw a fitted panel into the axes, which keep their place and size."""
+    """Draw a fitted panel into the axes, which keep their position and size."""
     highest = _scale([panel]) if highest is None else highest
     image = ax.imshow(panel.weights, cmap=COLOURS, vmin=0, vmax=highest, aspect="auto", interpolation="nearest")
-    plain(ax)
+    bare_axes(ax)
     ax.xaxis.set_ticks_position("top")
     ax.xaxis.set_label_position("top")
     (across, down), fonts = panel.steps, list(panel.fonts)
@@ -199,8 +209,8 @@ def draw(panel: Panel, ax: Axes, highest: float | None = None) -> AxesImage:
     return image
 
 
-def plain(ax: Axes) -> None:
-    """Take away the frame; ticks without marks, in the page's colours."""
+def bare_axes(ax: Axes) -> None:
+    """Remove the frame and the marks of ticks, and set the colours."""
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labelsize=SMALL_FONT, colors=FAINT, labelcolor=INK)
 
@@ -211,4 +221,4 @@ def label_scale(figure: Figure, image: ScalarMappable, ax: Axes, name: str) -> N
     bar.outline.set_visible(False)
     bar.locator = MaxNLocator(nbins=4)
     bar.set_label(name, color=FAINT, fontsize=SMALL_FONT)
-    plain(ax)
+    bare_axes(ax)

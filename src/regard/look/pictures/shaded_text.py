@@ -1,4 +1,4 @@
-"""What a classifier saw a label by: texts in which each word is shaded by its weight."""
+"""Texts in which each word is shaded by the weight that a classifier gave it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from regard.look.pictures.layout import (
 if TYPE_CHECKING:
     from regard.tasks.classify import Answer
 
-__all__ = ["pooled"]
+__all__ = ["shaded_texts"]
 
 # Lengths in inches.
 _WIDEST = 8.0  # of the words of a text, side by side
@@ -46,48 +46,50 @@ _LINE, _BETWEEN = 0.27, 0.20  # from line to line within a text, and more from t
 _BOX, _PAD, _SPACE = 0.21, 0.035, 0.025  # the height of a word's shade; beside the word within it; from shade to shade
 _ROUND = "round,pad=0,rounding_size=0.03"
 
-_Place = tuple[float, float, float]  # left, line, width
+_WordBox = tuple[float, float, float]  # left, line, width
 
 
 class _Text(NamedTuple):
-    """A text as it is written: its label, its units, their weights, and where each of them stands."""
+    """A text with its label, its units, their weights and their boxes."""
 
     label: str
     units: list[str]
     weights: list[float]
-    places: list[_Place]
+    boxes: list[_WordBox]
 
     @property
     def height(self) -> float:
-        return (self.places[-1][1] + 1) * _LINE
+        return (self.boxes[-1][1] + 1) * _LINE
 
 
-def pooled(answers: Iterable[Answer]) -> Figure:
-    """Draw the texts that a classifier has answered, each word shaded by its weight, the mean over the heads.
+def shaded_texts(answers: Iterable[Answer]) -> Figure:
+    """Draw the texts of a classifier's answers, each word shaded by its weight, the mean over the heads.
 
-    Beside a text stands its label with the probability. The scale ends at 1, or at the largest weight where that is
-    under one half. Answers to blank texts are left out. Raises `ArgumentError` where no answer comes with weights.
+    Each text has its label with the probability beside it. The scale ends at 1, or at the largest weight if that is
+    below one half. Answers to blank texts are left out. Raises `ArgumentError` if no answer has weights.
 
     >>> import torch
     >>> from regard.tasks.classify import Answer
     >>> answer = Answer(["a", "fine", "film"], "good", {"bad": 0.1, "good": 0.9}, torch.tensor([[0.1, 0.8, 0.1]]))
-    >>> [text.get_text() for text in pooled([answer]).axes[0].texts]
+    >>> [text.get_text() for text in shaded_texts([answer]).axes[0].texts]
     ['good 90 %', 'a', 'fine', 'film']
     """
     texts = [(answer, answer.weights.float().mean(0).tolist()) for answer in answers if answer.weights is not None]
     if not texts:
-        raise ArgumentError("pooled: expected answers with weights, got none; predict(texts, weights=True) gives them")
+        raise ArgumentError(
+            "shaded_texts: expected answers with weights, got none; predict(texts, weights=True) gives them"
+        )
     labels = [drawable(f"{answer.label} {100 * answer.probabilities[answer.label]:.0f} %") for answer, _ in texts]
     fonts = families([*labels, *(visible(unit) for answer, _ in texts for unit in answer.units)])
     placed = [
-        _Text(label, units := [visible(unit) for unit in answer.units], weights, list(_places(units, fonts)))
+        _Text(label, units := [visible(unit) for unit in answer.units], weights, list(_boxes(units, fonts)))
         for label, (answer, weights) in zip(labels, texts, strict=True)
     ]
     return _page(placed, fonts, scale_end(max(max(text.weights) for text in placed)))
 
 
-def _places(units: Sequence[str], fonts: Sequence[str]) -> Iterator[_Place]:
-    """Words in lines."""
+def _boxes(units: Sequence[str], fonts: Sequence[str]) -> Iterator[_WordBox]:
+    """Arrange words in lines."""
     x, line = 0.0, 0
     for unit in units:
         width = _inches(unit, fonts) + 2 * _PAD
@@ -103,7 +105,7 @@ def _inches(text: str, fonts: Sequence[str]) -> float:
 
 def _page(texts: Sequence[_Text], fonts: list[str], highest: float) -> Figure:
     left = MARGIN + max(_inches(text.label, fonts) for text in texts) + GAP / 2
-    bar_left = left + max(x + width for text in texts for x, _, width in text.places) + GAP
+    bar_left = left + max(x + width for text in texts for x, _, width in text.boxes) + GAP
     width = bar_left + BAR_WIDTH + BAR_LABEL + MARGIN
     written = sum(text.height for text in texts) + _BETWEEN * (len(texts) - 1)
     bar_height = min(max(written, BAR_HEIGHTS[0]), BAR_HEIGHTS[1])
@@ -124,7 +126,7 @@ def _page(texts: Sequence[_Text], fonts: list[str], highest: float) -> Figure:
 def _draw(ax: Axes, text: _Text, left: float, top: float, highest: float, style: dict[str, Any]) -> None:
     baseline = top + 0.68 * _LINE
     ax.text(MARGIN, baseline, text.label, color=FAINT, **style)
-    for unit, weight, (x, line, width) in zip(text.units, text.weights, text.places, strict=True):
+    for unit, weight, (x, line, width) in zip(text.units, text.weights, text.boxes, strict=True):
         colour = COLOURS(weight / highest)
         down = line * _LINE
         shade = (left + x, top + down + (_LINE - _BOX) / 2)
