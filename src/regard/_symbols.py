@@ -1,4 +1,4 @@
-"""The four symbols that every vocabulary begins with, at fixed ids."""
+"""The ids of PAD, UNK, BOS and EOS, with which every vocabulary begins."""
 
 from __future__ import annotations
 

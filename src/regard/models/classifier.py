@@ -1,11 +1,10 @@
-"""A classifier: one label for a text, from the words that it attends to."""
+"""A classifier: one label for a text, by attention to its words."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-import torch
 from torch import nn
 
 from regard._symbols import BOS, PAD
@@ -15,7 +14,7 @@ from regard.models.config_checks import check_at_least_1, check_fractions, check
 from regard.models.text_encoder import TextModel
 from regard.models.word_vectors import drop_words
 from regard.nn import AttentionPooling, Dropout
-from regard.nn._parts import normal_embedding_
+from regard.nn._parts import as_pair, normal_embedding_
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64
@@ -30,11 +29,15 @@ _LEFT, _RIGHT = 1_000_003, 7_919  # primes that spread pairs of ids over a table
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """Sizes and choices of a `Classifier`.
+    """Sizes and options of a `Classifier`.
 
-    ``encoder`` is what lets words see each other beyond their neighbours: nothing, a bidirectional GRU, or a
-    transformer, with states of ``hidden_dim`` in ``layers``. ``gram_size`` and ``pair_size`` are rows of the tables
-    that character n-grams and pairs of words are hashed into. ``word_dropout`` is how often training hides a word.
+    ``encoder`` adds context beyond a word's neighbour: "none", a bidirectional GRU ("recurrent"), or a "transformer",
+    with states of ``hidden_dim`` in ``layers``. ``gram_size`` and ``pair_size`` are the rows of the tables that
+    character n-grams and pairs of words are hashed into. ``word_dropout`` is the probability that training replaces a
+    word by UNK.
+
+    >>> ClassifierConfig(word_size=11, label_size=3, encoder="recurrent").state_dim
+    128
     """
 
     kind: ClassVar = "classifier"
@@ -67,7 +70,7 @@ class ClassifierConfig:
 
     @property
     def state_dim(self) -> int:
-        """The size of what is attended to."""
+        """The size of a word's state, over which attention pools."""
         return self.embed_dim if self.encoder == "none" else self.hidden_dim
 
     def build(self) -> Classifier:
@@ -76,10 +79,15 @@ class ClassifierConfig:
 
 
 class TextBatch(NamedTuple):
-    """B texts: their words by id, and the distinct forms, by the n-grams of their characters, that these have.
+    """A batch of B texts: the ids of their words, and the character n-grams of each distinct form among them.
 
-    ``words`` has PAD behind a text's end; ``forms[b, t]`` is the row of ``grams`` that word t of text b is spelt by,
-    any row behind the end. A row of ``grams`` has zeros behind its end.
+    ``words`` is PAD after a text's end; ``forms[b, t]`` is the row of ``grams`` with the n-grams of word t of text b,
+    any row after the end. A row of ``grams`` has zeros after its end.
+
+    >>> import torch
+    >>> words, forms = torch.tensor([[4, 5, 4], [5, 0, 0]]), torch.tensor([[0, 1, 0], [1, 0, 0]])
+    >>> TextBatch(words, torch.tensor([3, 1]), forms, torch.tensor([[3, 6], [2, 0]])).grams[1].tolist()  # of word 5
+    [2, 0]
     """
 
     words: Int64[Tensor, "B T"]
@@ -89,33 +97,36 @@ class TextBatch(NamedTuple):
 
 
 class Classifier(TextModel):
-    """Gives a text a label, by a mean of its words that is weighted by how much each of them tells.
+    """A classifier: it labels a text by a mean of its words, with weights from attention pooling.
 
     x_t = E[w_t] + Σ_g N[g] / √G_t,  h_t = Encoder(x)_t + P[w_{t−1}, w_t],  c = Σ_t α_t h_t,  p = softmax(W c + b),
 
-    with g the G_t n-grams of the characters of word t, which tell of words that training never saw; P the pairs of
-    neighbours; and α from `regard.nn.AttentionPooling` with several heads. N and P are tables that n-grams and pairs
-    are hashed into. Dropout falls on x, both parts of h, and c. Texts have no influence on each other, nor has padding.
+    with g the G_t character n-grams of word t, which serve words that training never saw; P the pairs of neighbours;
+    and α from `regard.nn.AttentionPooling` with several heads. N and P are tables that n-grams and pairs are hashed
+    into. Dropout applies to x, both parts of h, and c. Neither the other texts of a batch nor padding have any
+    influence.
 
-    Shapes: a `TextBatch` (B, T), logits (B, labels). With ``observe`` they come with what the pooling observed; weights
-    are (B, heads, 1, T).
+    Shapes: a `TextBatch` (B, T), logits (B, labels). With ``observe`` they come with the statistics of the pooling;
+    weights are (B, heads, 1, T).
     Errors: `ArgumentError` for lengths that do not fit.
     Source: Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", section 2.2 (pooling);
     Bojanowski et al. 2017, arXiv 1607.04606 (n-grams of characters); Joulin et al. 2017, arXiv 1607.01759 (hashed
     pairs of words).
 
+    >>> import torch
     >>> from regard import Observe
     >>> model = Classifier(ClassifierConfig(11, 3, embed_dim=8, gram_size=7, pair_size=13)).eval()
     >>> words, forms = torch.tensor([[4, 5, 6], [7, 1, 0]]), torch.tensor([[0, 1, 2], [2, 3, 0]])
     >>> batch = TextBatch(words, torch.tensor([3, 2]), forms, torch.tensor([[3, 4], [5, 0], [6, 2], [1, 0]]))
-    >>> logits, seen = model(batch, observe=Observe(weights=True))
-    >>> logits.shape, seen.weights.shape
+    >>> logits, statistics = model(batch, observe=Observe(weights=True))
+    >>> logits.shape, statistics.weights.shape
     (torch.Size([2, 3]), torch.Size([2, 4, 1, 3]))
     """
 
     config_class = ClassifierConfig
 
     def __init__(self, config: ClassifierConfig) -> None:
+        """Make a new model of these sizes and options."""
         super().__init__()
         self.config = config
         embed, hidden = config.embed_dim, config.state_dim
@@ -131,24 +142,24 @@ class Classifier(TextModel):
         self.reset_embeddings()
 
     def reset_embeddings(self) -> None:
-        """Draw the embeddings anew, small, those of n-grams and pairs smaller still; those of padding are zero."""
+        """Draw the embeddings again, smaller for n-grams and pairs than for words; those of padding are zero."""
         for table, std in ((self.embedding, 0.1), (self.grams, 0.03), (self.pairs, 0.03)):
             normal_embedding_(table, std)
 
     def forward(
         self, batch: TextBatch, *, observe: Observe | None = None
     ) -> Float[Tensor, "B labels"] | tuple[Float[Tensor, "B labels"], Observation]:
+        """Return the logits (B, labels), with ``observe`` also the statistics of the pooling."""
         check_lengths(batch.words, batch.lengths)
         embedded, pairs = self._embed(batch)
         states, _ = self._encode(embedded, batch.lengths)
         states = (states if self.encoder is None else self.dropout(states)) + pairs
-        answer = self.pooling(states, mask=padding(lengths=batch.lengths), observe=observe)
-        pooled = answer if isinstance(answer, torch.Tensor) else answer[0]
+        pooled, statistics = as_pair(self.pooling(states, mask=padding(lengths=batch.lengths), observe=observe))
         logits: Tensor = self.output(self.dropout(pooled))
-        return logits if isinstance(answer, torch.Tensor) else (logits, answer[1])
+        return logits if statistics is None else (logits, statistics)
 
     def _embed(self, batch: TextBatch) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T H"]]:
-        """The words by themselves, and the pairs of neighbours."""
+        """Embed the words, and the pairs of neighbours."""
         words = batch.words
         spelt = self.grams(batch.grams) / batch.grams.ne(PAD).sum(1, keepdim=True).clamp(min=1).sqrt()
         spelt = nn.functional.embedding(batch.forms, spelt)

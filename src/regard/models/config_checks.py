@@ -1,4 +1,4 @@
-"""What every model checks of its input."""
+"""Checks of configs, and of the lengths of inputs, that all models share."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["check_at_least_1", "check_fractions", "check_lengths"]
 
 
 def check_at_least_1(config: object, *names: str) -> None:
-    """Refuse a config with a number below 1 where it must have more."""
+    """Check that these fields of a config are at least 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise ArgumentError(f"{name}: expected a number of at least 1, got {getattr(config, name)}")
 
 
 def check_fractions(config: object, *names: str) -> None:
-    """Refuse a config with what is no share of units to drop."""
+    """Check that these fields of a config are from 0 to below 1."""
     for name in names:
         if not 0 <= getattr(config, name) < 1:
             raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(config, name)}")
 
 
 def check_lengths(source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> None:
-    """Refuse lengths that are not one for each source, or not within it; a traced graph has no values to ask for."""
+    """Check that there is a length for each source, within its size; in compiled code only their number is checked."""
     fitting = lengths.shape == source.shape[:1]
     if fitting and not torch.compiler.is_compiling():
         fitting = bool(((lengths >= 1) & (lengths <= source.shape[1])).all())

@@ -1,7 +1,6 @@
-"""Models as ONNX graphs: one that reads sources, and one that makes a step of the decoder.
+"""Models as ONNX graphs: one of the encoder, and one of a step of the decoder.
 
-It stands beside the models, not beside runs, as a graph needs a model alone. What a run adds, so that others can use
-the graphs, is in `regard.tasks.onnx_folder`.
+A graph needs nothing but a model. The files that a run adds for its users are written by `regard.tasks.onnx_folder`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Graph", "dtype_of", "graphs", "largest_error", "write_graph"]
 
-# Sizes to trace with: all different, and none is 1, which would be taken for a constant.
+# Sizes to trace with: all different, and never 1, which the exporter takes for a constant.
 _TRACED = {"batch": 3, "length": 5, "hypotheses": 2, "steps": 4}
 # Others to check with, the least among them: batch, length, hypotheses, steps.
 _CHECKED = ((1, 1, 1, 2), (4, 7, 3, 5), (2, 13, 1, 9))
@@ -52,7 +51,7 @@ _GATES = {"GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
 
 
 class Graph(NamedTuple):
-    """What a graph computes, and the names and shapes of what goes in and comes out, in its order."""
+    """A module to export, with the names and shapes of its inputs and outputs, in their order."""
 
     module: nn.Module
     inputs: dict[str, Shape]
@@ -60,11 +59,11 @@ class Graph(NamedTuple):
 
 
 def graphs(model: Seq2Seq) -> dict[str, Graph]:
-    """The two graphs of a model, "encoder" and "decoder".
+    """Return the two graphs of a model, "encoder" and "decoder".
 
-    The encoder gives the memory, which stays as it is, and the state before the first step, of one hypothesis for each
-    source. The decoder takes both with the last tokens, and gives logits and the state after. Every tensor begins with
-    the batch, every part of the state with batch and hypotheses.
+    The encoder returns the memory, which does not change later, and the state before the first step, of one hypothesis
+    for each source. The decoder takes both with the last tokens, and returns logits and the next state. The first axis
+    of every tensor is the batch, and of the state's parts the second is the hypotheses.
 
     >>> from regard.models import RecurrentConfig
     >>> decoder = graphs(RecurrentSeq2Seq(RecurrentConfig(11, 13, hidden_dim=6, score="dot")))["decoder"]
@@ -93,28 +92,28 @@ def graphs(model: Seq2Seq) -> dict[str, Graph]:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The type of an input or output."""
+    """Return the dtype of an input or output."""
     if name in ("source", "lengths", "tokens"):
         return torch.int64
     return torch.bool if name == "memory_keep" else torch.float32
 
 
 class _StepwiseModel(nn.Module):
-    """A model's memory and state as tensors, with the names and shapes that these have, in their order."""
+    """A model whose memory and state are plain tensors, with their names and shapes, in their order."""
 
     memory: dict[str, Shape]
     state: dict[str, Shape]
 
     def tensors(self, memory: Any, state: Any) -> tuple[Tensor, ...]:
-        """Those of a memory and a state of the model."""
+        """Return the tensors of a memory and a state of the model."""
         raise NotImplementedError
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> tuple[Tensor, ...]:
-        """The encoder's graph."""
+        """Compute the encoder's graph."""
         raise NotImplementedError
 
     def step(self, tokens: Int[Tensor, "B K"], *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The decoder's graph."""
+        """Compute the decoder's graph."""
         raise NotImplementedError
 
 
@@ -184,7 +183,7 @@ class _Recurrent(_StepwiseModel):
 def _recurrence(
     encoder: nn.RNNBase, layer: int, rows: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]
 ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "2 B half"]]:
-    """One layer, both directions, by ONNX's own operator, which knows of lengths; torch would unroll all its steps."""
+    """Run one layer in both directions by ONNX's own operator, which takes lengths; torch would unroll all steps."""
     order = _GATES[encoder.mode]
 
     def ordered(gates: Tensor) -> Tensor:
@@ -217,7 +216,7 @@ class _Transformer(_StepwiseModel):
             model.target_positions = _UncheckedLearned(model.target_positions)
         for block in model.decoder.layers:
             if isinstance(block, DecoderBlock):
-                block.self_attn.causal = False  # a step has one token, which sees all before it
+                block.self_attn.causal = False  # a step has one token, which attends to all before it
         layers, heads, size = config.decoder_layers, config.heads, config.dim // config.heads
         self.memory = dict.fromkeys(("memory_keys", "memory_values"), ("batch", layers, heads, "length", size))
         self.memory["memory_keep"] = ("batch", "length")
@@ -246,40 +245,40 @@ class _Transformer(_StepwiseModel):
             own.append(KeyValueCache())
             own[-1].append(*layer)
         state = DecoderState(tuple(own), tuple(cross), padding(keep))
-        # No step reads the memory's states: their keys and values are there already.
+        # A step does not use the memory's states: their keys and values are there already.
         logits, state, _ = self.model.step(tokens, state, TransformerMemory(keys, padding(keep)))
         return logits, *(part.view(*tokens.shape, *part.shape[1:]) for part in _stacked(state.own))
 
 
 class _UncheckedLearned(Learned):
-    """Learned positions without their look at the values of places; a runtime refuses those beyond them itself."""
+    """Learned positions without the check of their range, which reads values; a runtime refuses others itself."""
 
     def __init__(self, positions: Learned) -> None:
         super().__init__(*positions.weight.shape)
         self.weight = positions.weight
 
     def _check_length(self, *_: object) -> None:
-        """A graph has no values to look at."""
+        """Check nothing: a graph has no values to read."""
 
 
 def _stacked(caches: tuple[KeyValueCache, ...]) -> tuple[Float[Tensor, "N L H T d"], Float[Tensor, "N L H T d"]]:
-    """Keys and values of all layers."""
+    """Stack the keys and the values of all layers."""
     keys = [cache.key for cache in caches if cache.key is not None]
     values = [cache.value for cache in caches if cache.value is not None]
     return torch.stack(keys, 1), torch.stack(values, 1)
 
 
 def _keep(mask: Mask, states: Float[Tensor, "B Tk D"]) -> Tensor:
-    """Which of the states are none of padding, (B, Tk)."""
+    """Return a mask (B, Tk) of the states that are not padding."""
     return mask.table((states.shape[0], 1, states.shape[1]), states.device)[:, 0]
 
 
 def write_graph(graph: Graph, path: Path) -> None:
-    """Write a graph as an ONNX file, in which batch, lengths, hypotheses and steps have any size."""
+    """Write a graph as an ONNX file for any batch, lengths, number of hypotheses and steps."""
     inputs = []
     for name, shape in graph.inputs.items():
         sizes = [_TRACED[size] if isinstance(size, str) else size for size in shape]
-        # Ones are ids, lengths, what to keep and numbers as well
+        # Ones are valid ids, lengths, masks and numbers
         inputs.append(torch.ones(sizes, dtype=dtype_of(name)))
     free = [{axis: size for axis, size in enumerate(shape) if isinstance(size, str)} for shape in graph.inputs.values()]
     with _quiet(), torch.no_grad():
@@ -295,13 +294,13 @@ def write_graph(graph: Graph, path: Path) -> None:
     if program is None:
         raise RegardError(f"torch made no graph for {path.name}; upgrade with: pip install -U torch onnxscript")
     for node in program.model.graph:
-        node.metadata_props.clear()  # where in which file of this machine it comes from
+        node.metadata_props.clear()  # source files and lines of this machine
     program.save(path, external_data=False)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within, nothing is said of the insides of the exporter."""
+    """Suppress the exporter's log messages and warnings."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -313,7 +312,7 @@ def _quiet() -> Iterator[None]:
 
 
 def largest_error(model: Seq2Seq, encoder: Path, decoder: Path) -> float:
-    """By how much anything that onnxruntime makes of the graphs differs from what the model gives, on several sizes."""
+    """Return the largest difference between outputs of the graphs in onnxruntime and the model's, for several sizes."""
     model = copy.deepcopy(model).cpu().float().eval()
     stepwise = _stepwise(copy.deepcopy(model))
     sessions = _session(encoder), _session(decoder)
@@ -336,7 +335,7 @@ def _errors(
     sizes: tuple[int, ...],
     random: torch.Generator,
 ) -> Iterator[float]:
-    """The error of each tensor, of the encoder and of some steps, each of which goes on from the graph's own state."""
+    """Yield the error of each tensor of the encoder and of some steps, which continue from the graph's own state."""
     batch, length, hypotheses, steps = sizes
     if isinstance(model, TransformerSeq2Seq) and model.config.positions == "learned":
         length, steps = min(length, model.config.max_length), min(steps, model.config.max_length)
@@ -358,7 +357,7 @@ def _errors(
 
 
 def _error(found: np.ndarray[Any, Any], expected: Tensor) -> float:
-    """The largest difference; infinite where the shapes differ or a number is none."""
+    """Return the largest difference, which is infinite if the shapes differ or a number is not finite."""
     if found.shape != expected.shape:
         return math.inf
     error = float(np.abs(found.astype(np.float64) - expected.numpy()).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Models as folders and as repositories of the Hugging Face Hub: config.json and model.safetensors."""
+"""Saving and loading of models, in folders and on the Hugging Face Hub: config.json and model.safetensors."""
 
 from __future__ import annotations
 
@@ -26,24 +26,28 @@ _WEIGHTS = "model.safetensors"
 
 
 def plain_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict on the CPU, under the model's own names, though it be compiled or wrapped for several devices."""
+    """Return the state dict on the CPU under the model's own names, also of a compiled or `DataParallel` model."""
     return {
-        # A copy, as safetensors refuses tensors that share their memory, such as a table that serves all layers
+        # A copy, as safetensors refuses tensors that share their memory, such as a table that all layers share
         name.replace("_orig_mod.", "").removeprefix("module."): tensor.to("cpu", copy=True).contiguous()
         for name, tensor in model.state_dict().items()
     }
 
 
 class Pretrained(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["attention"]):
-    """`save_pretrained`, `push_to_hub` and `from_pretrained` for a model that is made of one ``config``.
+    """The base of models that are made from one ``config``: `save_pretrained`, `push_to_hub` and `from_pretrained`.
 
-    config.json holds the fields of the config, model.safetensors the weights under the model's own names. A model
-    comes back in eval mode. A model inside `torch.nn.DataParallel` is saved as its ``module``.
+    config.json holds the fields of the config, model.safetensors the weights under the model's own names. A loaded
+    model is in eval mode. A model inside `torch.nn.DataParallel` is saved as its ``module``.
 
-    Errors: `ArgumentError` from `from_pretrained` when the folder lacks a file, or holds another kind of model.
+    Errors: `ArgumentError` from `from_pretrained` if the folder lacks a file or holds another kind of model.
     """
 
     config_class: type  # a dataclass
+    config: Any
+
+    def extra_repr(self) -> str:
+        return repr(self.config)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         save_file(plain_weights(self), save_directory / _WEIGHTS, metadata={"format": "pt"})

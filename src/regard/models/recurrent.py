@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder, with attention of any score, or with none."""
+"""A recurrent encoder-decoder, with attention by any score or without attention."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from regard.functional import padding
 from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import BahdanauAttention, Dropout, LuongAttention
+from regard.nn._parts import as_pair
 from regard.nn._recurrent import (
     GRUCell,
     LSTMCell,
@@ -37,11 +38,14 @@ State = tuple["Tensor", ...]  # (B, K, H) each: hidden, and the LSTM's cell
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Sizes and choices of a `RecurrentSeq2Seq`.
+    """Sizes and options of a `RecurrentSeq2Seq`.
 
-    ``score=None`` is the encoder-decoder before attention: one context for every step, the encoder's last state.
+    ``score=None`` is the encoder-decoder without attention: the context of every step is the encoder's last state.
     With ``input_feeding`` the context of a step enters the recurrence (Bahdanau et al. 2014); without it the states
-    run over the target alone, and the contexts of all steps are read in one call (Luong et al. 2015, section 3).
+    depend on the target only, and one call computes the contexts of all steps (Luong et al. 2015, section 3).
+
+    >>> RecurrentConfig(source_size=11, target_size=13, score=None).attends
+    False
     """
 
     kind: ClassVar = "recurrent"
@@ -87,7 +91,7 @@ class RecurrentConfig:
 
 
 class Memory(NamedTuple):
-    """What the decoder reads of a batch of sources, computed once."""
+    """The encoded sources of a batch, to which the decoder attends."""
 
     states: Float[Tensor, "B Tk H"]
     keys: Float[Tensor, "B Tk H"] | None
@@ -96,13 +100,14 @@ class Memory(NamedTuple):
 
 
 class RecurrentSeq2Seq(Pretrained):
-    """A bidirectional recurrent encoder, and a recurrent decoder that attends to it.
+    """A recurrent encoder-decoder: a bidirectional encoder, and a decoder that attends to its states.
 
     Step t of the decoder:  c_t = Σ_i α(s_{t−1}, h_i) h_i,  s_t = RNN([y_{t−1}; c_t], s_{t−1}),
     p_t = softmax(W_o tanh(W_r [s_t; c_t; y_{t−1}])),  s_0 = tanh(W_s h_T),  h_T the last states of both directions.
 
-    Whatever does not depend on the step is computed once, outside the loop: the projected keys, the embeddings' share
-    of the gates, the readout and the output layer. Rows of a batch have no influence on each other, nor has padding.
+    The loop over the steps leaves out everything that does not depend on the previous step: projected keys, the
+    embeddings' part of the gates, the readout and the output layer. Neither the other rows of a batch nor padding have
+    any influence.
 
     Source: Bahdanau, Cho, Bengio 2014, arXiv 1409.0473, section 3 and appendix A; without ``input_feeding``, where
     s_t is the query, Luong, Pham, Manning 2015, arXiv 1508.04025, section 3.1.
@@ -116,6 +121,7 @@ class RecurrentSeq2Seq(Pretrained):
     config_class = RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
+        """Make a new model of these sizes and options."""
         super().__init__()
         self.config = config
         embed, hidden = config.embed_dim, config.hidden_dim
@@ -142,10 +148,10 @@ class RecurrentSeq2Seq(Pretrained):
         self.dropout = Dropout(config.dropout)
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> Memory:
-        """Read the sources, ``lengths`` tokens each; what lies behind is padding.
+        """Encode the sources, ``lengths`` tokens each; the rest is padding.
 
-        Torch exports no packed sequences, and would unroll plain ones: `regard.models.onnx_graphs` has the recurrence
-        as one operator, which goes on at `remember`.
+        Torch cannot export packed sequences, and would unroll plain ones: `regard.models.onnx_graphs` computes the
+        recurrence as one operator, and continues with `remember`.
         """
         check_lengths(source, lengths)
         embedded = self.dropout(self.source_embedding(source))
@@ -154,23 +160,26 @@ class RecurrentSeq2Seq(Pretrained):
     def remember(
         self, states: Float[Tensor, "B Tk H"], last: Float[Tensor, "L2 B half"], lengths: Int[Tensor, " B"]
     ) -> Memory:
-        """The memory of what the encoder gives: its states, zero behind their ends, and the last of all directions."""
+        """Return the memory of the encoder's states, zero after the lengths, and the last states of all directions."""
         states = self.dropout(states)
         keys = None if self.attention is None else self.attention.project(states)
         return Memory(states, keys, padding(lengths=lengths), torch.cat((last[-2], last[-1]), -1)[:, None])
 
     def start(self, memory: Memory) -> State:
-        """The decoder's state before the first step, one hypothesis for each source: (B, 1, H)."""
+        """Return the decoder's state before the first step, of one hypothesis for each source: (B, 1, H)."""
         return torch.tanh(self.initial(memory.last)).chunk(self.cell.parts, -1)
 
     def forward(
         self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"], target: Int[Tensor, "B Tq"]
     ) -> Float[Tensor, "B Tq V"]:
-        """Logits of each next symbol, given the true ones before it: ``target`` begins with BOS (teacher forcing)."""
+        """Return the logits of each next token, given the true ones before it (teacher forcing).
+
+        Shapes: source (B, Tk) of ``lengths`` (B,) tokens, target (B, Tq), which begins with BOS; logits (B, Tq, V).
+        """
         memory = self.encode(source, lengths)
         embedded = self.dropout(self.target_embedding(target))
         hidden, context = self._run(embedded, memory, fused=self._fuses(embedded))
-        return self._read(hidden, self._attend(hidden, memory)[0] if context is None else context, embedded)
+        return self._read_out(hidden, self._attend(hidden, memory)[0] if context is None else context, embedded)
 
     def _fuses(self, embedded: Float[Tensor, "B T E"]) -> bool:
         """Return whether to run the recurrence as one operation; an ``impl`` named for the attention may forbid it."""
@@ -191,19 +200,19 @@ class RecurrentSeq2Seq(Pretrained):
     def step(
         self, tokens: Int[Tensor, "B K"], state: State, memory: Memory, observe: Observe | None = None
     ) -> tuple[Float[Tensor, "B K V"], State, Observation | None]:
-        """One step for K hypotheses of each source: logits of the next symbols, the state after, what was observed."""
+        """Decode one token of K hypotheses of each source; return logits (B, K, V), the next state, and statistics."""
         embedded = self.target_embedding(tokens)
         gates = self.cell.from_input(embedded)
         if self.config.input_feeding:
-            context, seen = self._attend(state[0], memory, observe)
+            context, statistics = self._attend(state[0], memory, observe)
             state = self.cell(gates + self.cell.from_context(context), state)
         else:
             state = self.cell(gates, state)
-            context, seen = self._attend(state[0], memory, observe)
-        return self._read(state[0], context, embedded), state, seen
+            context, statistics = self._attend(state[0], memory, observe)
+        return self._read_out(state[0], context, embedded), state, statistics
 
     def select(self, state: State, parents: Int[Tensor, "B K"]) -> State:
-        """The state of K hypotheses of each source that go on from ``parents``."""
+        """Return the state of K hypotheses of each source that continue those at ``parents``."""
         rows = torch.arange(len(parents), device=parents.device)[:, None]
         return tuple(part[rows, parents] for part in state)
 
@@ -212,10 +221,9 @@ class RecurrentSeq2Seq(Pretrained):
     ) -> tuple[Float[Tensor, "B K H"], Observation | None]:
         if self.attention is None or memory.keys is None:
             return memory.last.expand(-1, query.shape[1], -1), None
-        answer = self.attention(query, memory.keys, memory.states, mask=memory.mask, observe=observe)
-        return (answer, None) if isinstance(answer, torch.Tensor) else answer
+        return as_pair(self.attention(query, memory.keys, memory.states, mask=memory.mask, observe=observe))
 
-    def _read(
+    def _read_out(
         self, hidden: Float[Tensor, "B T H"], context: Float[Tensor, "B T H"], embedded: Float[Tensor, "B T E"]
     ) -> Float[Tensor, "B T V"]:
         readout = torch.tanh(self.readout(torch.cat((self.dropout(hidden), context, embedded), -1)))

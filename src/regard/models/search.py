@@ -1,4 +1,4 @@
-"""Beam search over any model that decodes step by step; a beam of one is greedy search."""
+"""Beam search over models that decode step by step; a beam of one is greedy search."""
 
 from __future__ import annotations
 
@@ -22,35 +22,41 @@ __all__ = ["Decoder", "Hypothesis", "beam_search"]
 
 
 class Decoder(Protocol):
-    """What beam search asks of a model: K hypotheses of each of B sources move on by one symbol at a time."""
+    """The interface of models for beam search: a step adds one token to K hypotheses of each of B sources."""
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"], /) -> Any:
-        """Read the sources once."""
+        """Encode the sources."""
 
     def start(self, memory: Any, /) -> Any:
-        """The state before the first step, of one hypothesis for each source."""
+        """Return the state before the first step, of one hypothesis for each source."""
 
     def step(
         self, tokens: Int[Tensor, "B K"], state: Any, memory: Any, observe: Observe | None, /
     ) -> tuple[Float[Tensor, "B K V"], Any, Observation | None]:
-        """Logits of the next symbols, the state after the step, and what was observed.
+        """Return the logits of the next tokens, the state after the step, and the statistics that were asked for.
 
-        The state that is given need not outlive the step. Weights are (B, 1, K, Tk) where there is one attention
-        with one head, (B, layers, heads, K, Tk) where there are more.
+        The step may change the given state. Weights are (B, 1, K, Tk) of one attention with one head, otherwise
+        (B, layers, heads, K, Tk).
         """
 
     def select(self, state: Any, parents: Int[Tensor, "B K"], /) -> Any:
-        """The state of K hypotheses of each source, each of which goes on where ``parents`` says."""
+        """Return the state of K hypotheses of each source, each of which continues the one at ``parents``."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One answer: its symbols without BOS and EOS, and what the model thinks of it.
+    """A result of beam search: ids without BOS and EOS, and their probability under the model.
 
-    ``score`` is log p divided by (number of symbols, EOS included) to the power of the length penalty. ``finished``
-    is False when the longest length allowed was reached before EOS. ``weights``, if asked for, are (steps, Tk), or
-    (layers, heads, steps, Tk) of a model with several attentions; there is a step for each symbol and, of a finished
-    hypothesis, a last one for EOS.
+    ``score`` is log p divided by (number of tokens, EOS included) to the power of the length penalty. ``finished``
+    is False if the longest length allowed was reached before EOS. ``weights``, if asked for, are (steps, Tk), or
+    (layers, heads, steps, Tk) of a model with several attentions; there is a step for each token and, if finished, a
+    last one for EOS.
+
+    >>> from regard.models import RecurrentConfig
+    >>> model = RecurrentConfig(source_size=7, target_size=9, hidden_dim=6).build().eval()
+    >>> found = beam_search(model, torch.tensor([[4, 5, 6]]), torch.tensor([3]), max_lengths=torch.tensor([5]))
+    >>> [(len(hypothesis.ids) <= 5, hypothesis.score == hypothesis.log_prob) for hypothesis in found[0]]
+    [(True, True)]
     """
 
     ids: tuple[int, ...]
@@ -85,11 +91,11 @@ def beam_search(
     length_penalty: float = 0.0,
     weights: bool = False,
 ) -> list[list[Hypothesis]]:
-    """The ``n_best`` best hypotheses of each source, best first.
+    """Return the ``n_best`` hypotheses of each source with the highest scores, best first.
 
-    score(y) = log p(y | x) / |y|^λ with |y| counting EOS and λ = ``length_penalty``. A hypothesis that ends keeps its
-    place in the beam, so the search of a source is over when all its places are filled; with a beam of one this is
-    greedy search. Equal scores go to the lower symbol. Sources have no influence on each other.
+    score(y) = log p(y | x) / |y|^λ with |y| counting EOS and λ = ``length_penalty``. A finished hypothesis keeps its
+    slot in the beam, so the search for a source ends when all its slots are filled; with a beam of one this is greedy
+    search. Of equal scores the lower id wins. Sources have no influence on each other.
 
     ``max_lengths`` counts EOS too. Errors: `ArgumentError` unless 1 <= n_best <= beam and 1 <= max_lengths.
     """
@@ -105,14 +111,14 @@ def beam_search(
     tokens = torch.full((batch, 1), BOS, device=source.device)
     totals = torch.zeros(batch, 1, device=source.device)
     for step in range(max(limits, default=0)):
-        logits, state, seen = model.step(tokens, state, memory, Observe(weights=True) if weights else None)
+        logits, state, statistics = model.step(tokens, state, memory, Observe(weights=True) if weights else None)
         totals, parents, tokens = _extend(totals, logits, beam)
         alive = _close(step, totals, tokens, limits, ends, beam)
-        steps.append(_Step(parents.tolist(), tokens.tolist(), None if seen is None else _weights(seen)))
+        steps.append(_Step(parents.tolist(), tokens.tolist(), None if statistics is None else _weights(statistics)))
         totals = totals.masked_fill(~alive, -math.inf)
         if not alive.any():
             break
-        if _moved(steps[-1].parents, logits.shape[1]):  # or a large cache would be copied for nothing
+        if _moved(steps[-1].parents, logits.shape[1]):  # otherwise a large cache need not be copied
             state = model.select(state, parents)
     found = [[_trace(row, end, steps, int(lengths[row]), length_penalty) for end in ends[row]] for row in range(batch)]
     return [sorted(row, key=lambda answer: (-answer.score, answer.ids))[:n_best] for row in found]
@@ -121,29 +127,30 @@ def beam_search(
 def _extend(
     totals: Float[Tensor, "B K"], logits: Float[Tensor, "B K V"], beam: int
 ) -> tuple[Float[Tensor, "B beam"], Int[Tensor, "B beam"], Int[Tensor, "B beam"]]:
-    """The best continuations of all hypotheses: their log probabilities, where they come from and their new symbols."""
+    """Return the best continuations of all hypotheses: their log probabilities, parents and new tokens."""
     scores = logits.float().log_softmax(-1)
     scores[..., [PAD, UNK, BOS]] = -math.inf
     scores = (totals[..., None] + scores).flatten(1)
-    # float64 has room to order equal float32 scores by symbol without ever reordering different ones
+    # float64 has the precision to order equal float32 scores by id without ever reordering different ones
     order = 1 + torch.arange(scores.shape[1], device=scores.device, dtype=torch.float64) * 2.0**-50
     places = (scores.double() * order).topk(min(beam, scores.shape[1])).indices
     vocabulary = logits.shape[-1]
     return scores.gather(1, places), places // vocabulary, places % vocabulary
 
 
-def _weights(seen: Observation) -> Float[Tensor, "B *heads K Tk"] | None:
-    """The weights of a step, without the axis of a single head."""
-    return seen.weights if seen.weights is None or seen.weights.dim() > 4 else seen.weights[:, 0]
+def _weights(statistics: Observation) -> Float[Tensor, "B *heads K Tk"] | None:
+    """Return the weights of a step, without the axis of a single head."""
+    weights = statistics.weights
+    return weights if weights is None or weights.dim() > 4 else weights[:, 0]
 
 
 def _moved(parents: list[list[int]], count: int) -> bool:
-    """Whether any hypothesis goes on in another place than its parent's; in greedy search none ever does."""
+    """Return whether any hypothesis has another slot than its parent, which never happens in greedy search."""
     return any(row != list(range(count)) for row in parents)
 
 
 def _close(step: int, totals: Tensor, tokens: Tensor, limits: list[int], ends: list[list[_End]], beam: int) -> Tensor:
-    """Note the hypotheses that end at this step, and tell which go on."""
+    """Record the hypotheses that end at this step; return a mask of the others."""
     alive = torch.zeros_like(tokens, dtype=torch.bool)
     for row, (row_totals, row_tokens) in enumerate(zip(totals.tolist(), tokens.tolist(), strict=True)):
         places = beam - len(ends[row])
@@ -160,17 +167,17 @@ def _close(step: int, totals: Tensor, tokens: Tensor, limits: list[int], ends: l
 
 
 def _trace(row: int, end: _End, steps: list[_Step], length: int, length_penalty: float) -> Hypothesis:
-    """Follow a hypothesis from its end back to its first symbol."""
-    symbols, rows, slot = [], [], end.slot
+    """Follow a hypothesis from its end back to its first token."""
+    ids, rows, slot = [], [], end.slot
     for step in reversed(steps[: end.step + 1]):
-        symbols.append(step.tokens[row][slot])
+        ids.append(step.tokens[row][slot])
         slot = step.parents[row][slot]
         if step.weights is not None:
             rows.append(step.weights[row, ..., slot, :length])
-    symbols.reverse()
+    ids.reverse()
     return Hypothesis(
-        ids=tuple(symbols[:-1] if end.finished else symbols),
-        score=end.log_prob / len(symbols) ** length_penalty,
+        ids=tuple(ids[:-1] if end.finished else ids),
+        score=end.log_prob / len(ids) ** length_penalty,
         log_prob=end.log_prob,
         finished=end.finished,
         weights=torch.stack(rows[::-1], -2) if rows else None,

@@ -1,4 +1,4 @@
-"""A tagger: a label for each word of a sentence, seen among the others."""
+"""A tagger: one label for each word of a sentence, from the word and its context."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ __all__ = ["Tagger", "TaggerConfig", "WordBatch"]
 
 @dataclass(frozen=True)
 class TaggerConfig:
-    """Sizes and choices of a `Tagger`.
+    """Sizes and options of a `Tagger`.
 
-    ``hidden_dim`` is the size of a word among the others: of both directions of the recurrence together, or of the
-    transformer, which alone has ``heads``. ``word_dropout`` is how often training hides which word it is.
+    ``hidden_dim`` is the size of a word's state: of both directions of the recurrence together, or of the transformer,
+    which alone has ``heads``. ``word_dropout`` is the probability that training replaces a word by UNK.
+
+    >>> TaggerConfig(word_size=11, character_size=13, label_size=5, encoder="transformer").attends
+    True
     """
 
     kind: ClassVar = "tagger"
@@ -68,11 +71,11 @@ class TaggerConfig:
 
 
 class Tagger(TextModel):
-    """Reads a sentence from both sides, and gives each of its words a label.
+    """A tagger: it encodes each word of a sentence in its context, and labels it.
 
     x_t = [E[w_t]; f(characters of w_t)],  h = Encoder(x),  p_t = softmax(W h_t + b); the encoder is a bidirectional
-    LSTM, or a pre-norm transformer over norm(W_x x + b_x) with sinusoids added. Sentences have no influence on each
-    other, nor has padding.
+    LSTM, or a pre-norm transformer over norm(W_x x + b_x) with sinusoids added. Neither the other sentences of a batch
+    nor padding have any influence.
 
     Shapes: a `WordBatch` (B, T), logits (B, T, labels). With ``observe``, which needs the transformer, they come with a
     tuple of one observation for each layer; weights are (B, heads, T, T).
@@ -91,6 +94,7 @@ class Tagger(TextModel):
     config_class = TaggerConfig
 
     def __init__(self, config: TaggerConfig) -> None:
+        """Make a new model of these sizes and options."""
         super().__init__()
         self.config = config
         self.vectors = WordVectors(
@@ -106,6 +110,7 @@ class Tagger(TextModel):
     def forward(
         self, batch: WordBatch, observe: Observe | None = None
     ) -> Float[Tensor, "B T labels"] | tuple[Float[Tensor, "B T labels"], tuple[Observation, ...]]:
+        """Return the logits (B, T, labels) of each word's label, with ``observe`` also the statistics of each layer."""
         check_lengths(batch.words, batch.lengths)
         if observe is not None and not self.config.attends:
             raise ArgumentError("observe: expected an encoder that attends, and this one is recurrent; leave it out")

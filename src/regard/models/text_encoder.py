@@ -9,6 +9,7 @@ from torch import nn
 from regard.functional import padding
 from regard.models.pretrained import Pretrained
 from regard.nn import BlockConfig, TransformerEncoder
+from regard.nn._parts import as_pair
 from regard.nn._recurrent import run_bidirectional
 from regard.positions import Sinusoidal
 
@@ -64,5 +65,4 @@ class TextModel(Pretrained):
         if not isinstance(self.encoder, TransformerEncoder):
             return x if self.encoder is None else run_bidirectional(self.encoder, x, lengths)[0], None
         embedded = self.positions(self.projection(x))
-        answer = self.encoder(embedded, mask=padding(lengths=lengths), observe=observe)
-        return (answer, None) if observe is None else answer
+        return as_pair(self.encoder(embedded, mask=padding(lengths=lengths), observe=observe))

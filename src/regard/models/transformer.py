@@ -1,4 +1,4 @@
-"""The transformer encoder-decoder, with any of the position encodings."""
+"""A transformer encoder-decoder, with any of the position encodings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.functional import Observation, padding
 from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import BlockConfig, Dropout, TransformerDecoder, TransformerEncoder
-from regard.nn._parts import normal_embedding_
+from regard.nn._parts import as_pair, normal_embedding_
 from regard.positions import BY_NAME, ALiBi, Learned, Rotary, Shaw, Sinusoidal, T5Bias
 
 if TYPE_CHECKING:
@@ -36,15 +36,18 @@ _SHAW_DISTANCE = 16  # the clipping distance k of Shaw et al. 2018, section 4.1
 class TransformerConfig:
     """Sizes and options of a `TransformerSeq2Seq`; the defaults suit short texts and minutes of training on a CPU.
 
-    ``positions`` are added to the embeddings ("sinusoidal", "learned"), turn queries and keys ("rotary"), or act on
-    the scores of self-attention ("alibi", "t5" with one table for all layers of a side, "shaw" with values). ALiBi
-    takes both sides of a token alike, so by it alone an encoder could not tell a source from its reverse: there
-    sinusoids are added besides. Only "learned" has a longest length, ``max_length``. ``norm_first`` normalises before
-    each part of a block (Xiong et al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
-    ``shared_embeddings``, for sides that share a vocabulary, makes the source's embeddings the target's too.
+    ``positions`` are added to the embeddings ("sinusoidal", "learned"), rotate queries and keys ("rotary"), or act on
+    the scores of self-attention ("alibi", "t5" with one table for all layers of a side, "shaw" with values). ALiBi is
+    symmetric in both directions, so that an encoder with ALiBi alone has equal outputs for a source and its reverse:
+    its embeddings have sinusoids too. Only "learned" has a longest length, ``max_length``. ``norm_first`` normalises
+    before each sublayer of a block (Xiong et al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
+    ``shared_embeddings``, for sides with one vocabulary, uses one table for the source and the target.
 
     Source: Wu, Cotterell, Hulden 2021, "Applying the Transformer to Character-level Transduction", arXiv 2005.10213,
     who take dim 256, feedforward 1024, 4 layers a side and dropout 0.3, and train for longer.
+
+    >>> TransformerConfig(source_size=11, target_size=13).encoder_layers
+    3
     """
 
     kind: ClassVar = "transformer"
@@ -94,22 +97,22 @@ class TransformerConfig:
 
 
 class TransformerMemory(NamedTuple):
-    """What the decoder reads of a batch of sources, computed once."""
+    """The encoded sources of a batch, to which the decoder attends."""
 
     states: Float[Tensor, "B Tk D"]
     mask: Mask
 
 
 class TransformerSeq2Seq(Pretrained):
-    """An encoder and a decoder of self-attention, in which the decoder attends to the encoder in every layer.
+    """A transformer encoder-decoder: each layer of the decoder attends to the encoder's output.
 
     h = Encoder(√D E_s[x] + P),  s_t = Decoder(√D E_t[y_0 … y_{t−1}] + P, h),  p_t = softmax(E_t s_t),
 
-    with P the positions where these are added. The target's embeddings E_t are the weights of the output layer as
-    well, and so without a bias (Vaswani et al. 2017, section 3.4; Press & Wolf 2017): they begin as N(0, 1/D), which
-    makes √D E of unit variance. With shared embeddings E_s is E_t: one matrix in three places. Dropout falls on the
-    sums of embeddings and positions, and within the blocks. Rows of a batch have no influence on each other, nor has
-    padding, which is on the right.
+    with P the positions if these are added. The target's embeddings E_t are the weights of the output layer as well,
+    which has no bias (Vaswani et al. 2017, section 3.4; Press & Wolf 2017): they begin as N(0, 1/D), which gives √D E
+    unit variance. With shared embeddings E_s is E_t: one matrix in three places. Dropout applies to the sums of
+    embeddings and positions, and within the blocks. Neither the other rows of a batch nor padding, which is on the
+    right, have any influence.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762, section 3.
 
@@ -123,6 +126,7 @@ class TransformerSeq2Seq(Pretrained):
     config_class = TransformerConfig
 
     def __init__(self, config: TransformerConfig) -> None:
+        """Make a new model of these sizes and options."""
         super().__init__()
         self.config = config
         self.source_embedding = nn.Embedding(config.source_size, config.dim, padding_idx=PAD)
@@ -139,25 +143,28 @@ class TransformerSeq2Seq(Pretrained):
         self.reset_embeddings()
 
     def reset_embeddings(self) -> None:
-        """Draw the embeddings anew; those of padding are zero."""
-        for embedding in dict.fromkeys((self.source_embedding, self.target_embedding)):  # one, when they are shared
+        """Draw the embeddings again; those of padding are zero."""
+        for embedding in dict.fromkeys((self.source_embedding, self.target_embedding)):  # one if they are shared
             normal_embedding_(embedding, self.config.dim**-0.5)
 
     def encode(self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> TransformerMemory:
-        """Read the sources, ``lengths`` tokens each; what lies behind is padding."""
+        """Encode the sources, ``lengths`` tokens each; the rest is padding."""
         check_lengths(source, lengths)
         mask = padding(lengths=lengths)
         embedded = self._embed(self.source_embedding, self.source_positions, source)
         return TransformerMemory(self.encoder(embedded, mask=mask), mask)
 
     def start(self, memory: TransformerMemory) -> DecoderState:
-        """The decoder's state before the first step, with the memory's keys and values of all layers."""
+        """Return the decoder's state before the first step, with the memory's keys and values for all layers."""
         return self.decoder.start(memory.states, mask=memory.mask)
 
     def forward(
         self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"], target: Int[Tensor, "B Tq"]
     ) -> Float[Tensor, "B Tq V"]:
-        """Logits of each next symbol, given the true ones before it: ``target`` begins with BOS (teacher forcing)."""
+        """Return the logits of each next token, given the true ones before it (teacher forcing).
+
+        Shapes: source (B, Tk) of ``lengths`` (B,) tokens, target (B, Tq), which begins with BOS; logits (B, Tq, V).
+        """
         memory = self.encode(source, lengths)
         embedded = self._embed(self.target_embedding, self.target_positions, target)
         return self._logits(self.decoder(embedded, memory.states, memory_mask=memory.mask))
@@ -169,20 +176,19 @@ class TransformerSeq2Seq(Pretrained):
         memory: TransformerMemory,
         observe: Observe | None = None,
     ) -> tuple[Float[Tensor, "B K V"], DecoderState, Observation | None]:
-        """One step for K hypotheses of each source: logits of the next symbols, the state after, what was observed.
+        """Decode one token of K hypotheses of each source; return the logits (B, K, V), the next state, and statistics.
 
-        The state is the one given, which has grown by a token. What is observed is the attention to the source, with
+        The state is the given one, which has grown by a token. The statistics are of the attention to the source, with
         the layers on an axis before the heads: weights (B, layers, heads, K, Tk).
         """
         rows = tokens.flatten()[:, None]
         embedded = self._embed(self.target_embedding, self.target_positions, rows, state.length)
-        answer = self.decoder(embedded, state, observe=observe)
-        output, seen = (answer, None) if isinstance(answer, torch.Tensor) else answer
+        output, statistics = as_pair(self.decoder(embedded, state, observe=observe))
         logits = self._logits(output).view(*tokens.shape, -1)
-        return logits, state, None if seen is None else _stack(seen.cross_attention)
+        return logits, state, None if statistics is None else _stack(statistics.cross_attention)
 
     def select(self, state: DecoderState, parents: Int[Tensor, "B K"]) -> DecoderState:
-        """The state of K hypotheses of each source that go on from ``parents``."""
+        """Return the state of K hypotheses of each source that continue those at ``parents``."""
         return state.select(parents)
 
     def _embed(
@@ -199,7 +205,7 @@ class TransformerSeq2Seq(Pretrained):
 
 
 def _added(config: TransformerConfig, sinusoidal: tuple[str, ...]) -> Sinusoidal | Learned | None:
-    """The positions that are added to the embeddings of a side, if any are; ``sinusoidal`` names those with waves."""
+    """Return the encoding to add to a side's embeddings, if there is one; ``sinusoidal`` names those with sinusoids."""
     if config.positions in sinusoidal:
         return Sinusoidal(config.dim)
     return Learned(config.max_length, config.dim) if config.positions == "learned" else None
@@ -217,7 +223,7 @@ def _block(config: TransformerConfig, *, bidirectional: bool) -> BlockConfig:
 
 
 def _relative(config: TransformerConfig, *, bidirectional: bool) -> Callable[[], Relative] | None:
-    """What makes the positions within self-attention of one layer, if they are there."""
+    """Return a function that makes the encoding within self-attention of a layer, or None without one."""
     head_dim = config.dim // config.heads
     if config.positions == "rotary":
         return lambda: Rotary(head_dim)
@@ -232,7 +238,7 @@ def _relative(config: TransformerConfig, *, bidirectional: bool) -> Callable[[],
 
 
 def _stack(layers: tuple[Observation, ...]) -> Observation:
-    """One observation of all layers, which stand on the second axis."""
+    """Stack the observations of all layers on the second axis."""
 
     def stack(parts: tuple[Any, ...]) -> Any:
         if isinstance(parts[0], torch.Tensor):

@@ -1,4 +1,4 @@
-"""Words as vectors: of the words that are known, and of the characters that any word is made of."""
+"""Word vectors: an embedding of each known word, and features of the characters of every word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from regard._symbols import PAD, UNK
-from regard.nn._parts import normal_embedding_
+from regard.nn._parts import described, normal_embedding_
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int64
@@ -19,10 +19,15 @@ __all__ = ["CharacterFeatures", "WordBatch", "WordVectors", "drop_words"]
 
 
 class WordBatch(NamedTuple):
-    """B sentences of words: what is known of each word, and the distinct forms, by character, that they have.
+    """A batch of B sentences: the ids of their words, and the characters of each distinct form among them.
 
-    ``words`` has PAD behind a sentence's end; ``forms[b, t]`` is the row of ``characters`` that word t of sentence b is
-    spelt by, any row behind the end.
+    ``words`` is PAD after a sentence's end; ``forms[b, t]`` is the row of ``characters`` with those of word t of
+    sentence b, any row after the end.
+
+    >>> words, forms = torch.tensor([[4, 1, 4], [1, 0, 0]]), torch.tensor([[0, 1, 0], [1, 0, 0]])
+    >>> batch = WordBatch(words, torch.tensor([3, 1]), forms, torch.tensor([[5, 6], [7, 0]]), torch.tensor([2, 1]))
+    >>> batch.characters[batch.forms[1, 0]].tolist()  # of the only word of the second sentence, which is unknown
+    [7, 0]
     """
 
     words: Int64[Tensor, "B T"]
@@ -33,7 +38,7 @@ class WordBatch(NamedTuple):
 
 
 class CharacterFeatures(nn.Module):
-    """A vector for a form, known or not: the last states of an LSTM that reads it from both ends.
+    """A vector for each form, known or not: the last states of a bidirectional LSTM over its characters.
 
     f = [→h_C; ←h_1] of the embedded characters.
 
@@ -46,11 +51,13 @@ class CharacterFeatures(nn.Module):
     """
 
     def __init__(self, size: int, dim: int) -> None:
+        """Make features of size ``dim`` for ``size`` different characters."""
         super().__init__()
         self.embedding = _embedding(size, max(1, dim // 4))
         self.recurrence = nn.LSTM(self.embedding.embedding_dim, dim // 2, batch_first=True, bidirectional=True)
 
     def forward(self, characters: Int64[Tensor, "F C"], lengths: Int64[Tensor, " F"]) -> Float[Tensor, "F dim"]:
+        """Return a vector (F, dim) for each form."""
         embedded = self.embedding(characters)
         # Packed: unlike sentences of a batch, forms differ in length, and padding would take more than half of the time
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -59,12 +66,12 @@ class CharacterFeatures(nn.Module):
 
 
 class WordVectors(nn.Module):
-    """Each word as [E[word]; f(form)], of which training hides the first half now and then.
+    """A vector [E[word]; f(form)] for each word, with word dropout on the first half.
 
-    In training a word is taken for an unknown one with probability ``word_dropout``, so that the characters have to
-    tell what it is, as they must of words that training never saw.
+    In training a word is replaced by UNK with probability ``word_dropout``, so that the model learns to use the
+    characters, as it must for words that training never saw.
 
-    Shapes: `WordBatch` in, output (B, T, embed_dim + character_dim).
+    Shapes: a `WordBatch`, output (B, T, embed_dim + character_dim).
     Source: Kiperwasser and Goldberg 2016, arXiv 1603.04351, section 4 (word dropout, there by frequency); Plank et
     al. 2016, arXiv 1604.05529 (both halves).
     """
@@ -72,16 +79,21 @@ class WordVectors(nn.Module):
     def __init__(
         self, word_size: int, embed_dim: int, character_size: int, character_dim: int, word_dropout: float
     ) -> None:
+        """Make embeddings of words and features of characters, of these numbers and sizes."""
         super().__init__()
         self.embedding = _embedding(word_size, embed_dim)
         self.characters = CharacterFeatures(character_size, character_dim)
         self.word_dropout = word_dropout
 
+    def extra_repr(self) -> str:
+        return described(self, word_dropout=0.0)
+
     def forward(self, batch: WordBatch) -> Float[Tensor, "B T D"]:
+        """Return the vectors (B, T, embed_dim + character_dim) of a batch."""
         words = batch.words
         if self.training and self.word_dropout:
             words, _ = drop_words(words, self.word_dropout)
-        # Every form once, however often the batch has it
+        # Each form once, however often it occurs in the batch
         features = self.characters(batch.characters, batch.character_lengths)
         return torch.cat((self.embedding(words), nn.functional.embedding(batch.forms, features)), -1)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import ArgumentError
 from regard.functional import attention
-from regard.nn._parts import HeadScore, check_size, glorot_
+from regard.nn._parts import HeadScore, check_size, described, glorot_
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -77,6 +77,9 @@ class AttentionPooling(nn.Module):
         nn.init.normal_(self.query, std=self.query.shape[1] ** -0.5)
         glorot_(self.k_proj)
         self.score.reset_parameters()
+
+    def extra_repr(self) -> str:
+        return described(self, impl="auto")
 
     def forward(
         self,

@@ -12,7 +12,7 @@ from regard.errors import ArgumentError
 from regard.nn._dropout import Dropout
 from regard.nn._kv_cache import KeyValueCache
 from regard.nn._multi_head import MultiHeadAttention
-from regard.nn._parts import check_dropout, glorot_
+from regard.nn._parts import as_pair, check_dropout, described, glorot_
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -137,6 +137,9 @@ class _Block(nn.Module):
             elif isinstance(layer, nn.LayerNorm | MultiHeadAttention):
                 layer.reset_parameters()
 
+    def extra_repr(self) -> str:
+        return described(self, activation="relu", norm_first=False)
+
     def _pre_norm(self, x: Float[Tensor, "*B T dim"], norm: nn.LayerNorm) -> Float[Tensor, "*B T dim"]:
         return norm(x) if self.norm_first else x
 
@@ -190,9 +193,9 @@ class EncoderBlock(_Block):
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], Observation]:
         """Return the output (B, T, dim) for x (B, T, dim), with ``observe`` also the statistics."""
         answer = self.self_attn(self._pre_norm(x, self.norm1), mask=mask, cache=cache, observe=observe)
-        output, seen = (answer, None) if observe is None else answer
+        output, statistics = as_pair(answer)
         x = self._feed_forward(self._residual(x, output, self.norm1), self.norm2)
-        return x if seen is None else (x, seen)
+        return x if statistics is None else (x, statistics)
 
 
 class DecoderBlock(_Block):
@@ -243,10 +246,9 @@ class DecoderBlock(_Block):
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], BlockObservation]:
         """Return the output (B, T, dim) for x and memory (B, Tk, memory_dim), and statistics if asked for."""
         answer = self.self_attn(self._pre_norm(x, self.norm1), mask=mask, cache=cache, observe=observe_self)
-        output, of_self = (answer, None) if observe_self is None else answer
+        output, of_self = as_pair(answer)
         x = self._residual(x, output, self.norm1)
-        answer = self._cross(self._pre_norm(x, self.norm2), memory, memory_mask, observe)
-        output, of_cross = (answer, None) if observe is None else answer
+        output, of_cross = as_pair(self._cross(self._pre_norm(x, self.norm2), memory, memory_mask, observe))
         x = self._feed_forward(self._residual(x, output.view_as(x), self.norm2), self.norm3)
         return x if observe is None and observe_self is None else (x, BlockObservation(of_cross, of_self))
 

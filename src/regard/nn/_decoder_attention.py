@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ArgumentError
 from regard.functional import Additive, Dot, ScaledDot, attention
-from regard.nn._parts import check_size, glorot_
+from regard.nn._parts import check_size, described, glorot_
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -110,6 +110,9 @@ class BahdanauAttention(nn.Module):
         check_size(query, self.W_q.in_features, "query")
         return _context(self.W_q(query), keys, memory, Additive(self.w), mask, observe, self.impl)
 
+    def extra_repr(self) -> str:
+        return described(self, impl="auto")
+
 
 class LuongAttention(nn.Module):
     """Multiplicative attention of a decoder: the score is a product of the decoder's and the encoder's states.
@@ -185,4 +188,4 @@ class LuongAttention(nn.Module):
         return _context(query, keys, memory, score, mask, observe, self.impl)
 
     def extra_repr(self) -> str:
-        return f"{self.query_dim}, {self.memory_dim}, score={self.score!r}"
+        return described(self, query_dim=None, memory_dim=None, score=None, impl="auto")

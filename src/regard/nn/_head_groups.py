@@ -33,6 +33,9 @@ class HeadGroup(HeadScore):
         super().__init__(name, dim, len(heads))
         self.register_buffer("heads", torch.tensor(heads), persistent=False)
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, heads={self.heads.tolist()}"
+
 
 def head_groups(score: ScoreName | Sequence[ScoreName], num_heads: int, head_dim: int) -> nn.ModuleDict:
     """Return a `HeadGroup` for each score that is named, by its name."""

@@ -14,7 +14,7 @@ from regard.functional import Mask
 from regard.functional.checks import check_bias
 from regard.nn._head_groups import HeadGroup, attend_by_group, head_groups
 from regard.nn._kv_cache import KeyValueCache
-from regard.nn._parts import as_mask, check_dropout, check_size, glorot_, with_causal
+from regard.nn._parts import as_mask, check_dropout, check_size, described, glorot_, with_causal
 from regard.nn._placement import Placement, check_cached, placement, within_window
 from regard.nn._torch_multi_head import take_torch_state
 from regard.positions import Relative
@@ -219,6 +219,9 @@ class MultiHeadAttention(nn.Module):
         check_size(key, self.k_proj.in_features, "key", (rank,))
         check_size(value, self.v_proj.in_features, "value", (rank,))
         return self._split_heads(self.k_proj(key)), self._split_heads(self.v_proj(value))
+
+    def extra_repr(self) -> str:
+        return described(self, num_heads=None, kv_heads=self.num_heads, causal=False, dropout=0.0, impl="auto")
 
     def _groups(self) -> list[HeadGroup]:
         return [group for group in self.scores.values() if isinstance(group, HeadGroup)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,10 @@ __all__ = [
     "HeadScore",
     "ScoreName",
     "as_mask",
+    "as_pair",
     "check_dropout",
     "check_size",
+    "described",
     "glorot_",
     "normal_embedding_",
     "with_causal",
@@ -60,7 +62,18 @@ class HeadScore(nn.Module):
         return General(self.weight) if self.name == "general" else Additive(self.weight)
 
     def extra_repr(self) -> str:
-        return self.name if self.weight is None else f"{self.name}, {tuple(self.weight.shape)}"
+        return ", ".join(filter(None, (repr(self.name), described(self))))
+
+
+def as_pair(answer: Any) -> tuple[Tensor, Any]:
+    """Split a layer's answer into the output and the statistics, which are None unless they were asked for."""
+    return answer if isinstance(answer, tuple) else (answer, None)
+
+
+def described(layer: nn.Module, /, **defaults: object) -> str:
+    """Return the options of a layer that differ from their defaults, and the shapes of its own parameters."""
+    options = [f"{name}={value!r}" for name, default in defaults.items() if (value := getattr(layer, name)) != default]
+    return ", ".join(options + [f"{name}={tuple(x.shape)}" for name, x in layer.named_parameters(recurse=False)])
 
 
 def glorot_(linear: nn.Linear) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from regard.functional import attention
-from regard.nn._parts import HeadScore, check_dropout, check_size, glorot_, with_causal
+from regard.nn._parts import HeadScore, check_dropout, check_size, described, glorot_, with_causal
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -51,6 +51,9 @@ class _SingleHead(nn.Module):
         for projection in (self.q_proj, self.k_proj, self.v_proj):
             glorot_(projection)
         self.score.reset_parameters()
+
+    def extra_repr(self) -> str:
+        return described(self, causal=False, dropout=0.0, impl="auto")
 
     def _attend(
         self,

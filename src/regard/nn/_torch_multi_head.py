@@ -14,7 +14,7 @@ from torch.nn.functional import linear, pad
 from regard._eager import is_eager_on_cpu
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import Mask, Observe, attention, causal, dense, padding
-from regard.nn._parts import check_size
+from regard.nn._parts import check_size, described
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -60,6 +60,9 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         super()._reset_parameters()
         self._qkv_same_embed_dim = False
+
+    def extra_repr(self) -> str:
+        return described(self, embed_dim=None, num_heads=None, dropout=0.0, batch_first=False, add_zero_attn=False)
 
     def forward(
         self,

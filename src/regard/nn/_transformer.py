@@ -13,6 +13,7 @@ from regard.errors import ArgumentError
 from regard.functional import Mask
 from regard.nn._block import BlockConfig, DecoderBlock, EncoderBlock
 from regard.nn._kv_cache import KeyValueCache, check_rows
+from regard.nn._parts import as_pair
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -59,13 +60,13 @@ class TransformerEncoder(nn.Module):
         """Return the output (B, T, dim) for x (B, T, dim), with ``observe`` also the statistics of each block."""
         if caches is not None and len(caches) != len(self.layers):
             raise ArgumentError(f"caches must be {len(self.layers)}, one for each block; got {len(caches)}")
-        seen: list[Observation] = []
+        blocks = []
         for k, layer in enumerate(self.layers):
             answer = layer(x, mask=mask, cache=None if caches is None else caches[k], observe=observe)
-            x = answer if observe is None else answer[0]
-            seen += [] if observe is None else [answer[1]]
+            x, statistics = as_pair(answer)
+            blocks.append(statistics)
         x = x if self.norm is None else self.norm(x)
-        return x if observe is None else (x, tuple(seen))
+        return x if observe is None else (x, tuple(blocks))
 
 
 class DecoderObservation(NamedTuple):
@@ -180,7 +181,7 @@ class TransformerDecoder(nn.Module):
         state = memory if isinstance(memory, DecoderState) else None
         if state is not None and memory_mask is not None:
             raise ArgumentError("the state has the memory's mask: give it to start(memory, mask=...)")
-        of_cross, of_self = [], []
+        blocks = []
         for k, layer in enumerate(self.layers):
             answer = layer(
                 x,
@@ -191,14 +192,14 @@ class TransformerDecoder(nn.Module):
                 observe=observe,
                 observe_self=observe_self,
             )
-            x, looked = (answer, None) if observe is None and observe_self is None else answer
-            if looked is not None:
-                of_cross.append(looked.cross_attention)
-                of_self.append(looked.self_attention)
+            x, statistics = as_pair(answer)
+            blocks.append(statistics)
         x = x if self.norm is None else self.norm(x)
         if observe is None and observe_self is None:
             return x
-        return x, DecoderObservation(tuple(of_cross) if observe else (), tuple(of_self) if observe_self else ())
+        of_cross = tuple(block.cross_attention for block in blocks) if observe else ()
+        of_self = tuple(block.self_attention for block in blocks) if observe_self else ()
+        return x, DecoderObservation(of_cross, of_self)
 
 
 def _check_layers(num_layers: int) -> None:

@@ -41,6 +41,7 @@ class ALiBi(Relative):
     """
 
     def __init__(self, num_heads: int) -> None:
+        """Make biases for so many heads."""
         super().__init__()
         if num_heads < 1:
             raise ArgumentError(f"ALiBi needs num_heads >= 1, got {num_heads}")

@@ -38,6 +38,7 @@ class Learned(nn.Module):
     """
 
     def __init__(self, max_len: int, dim: int, *, mode: Mode = "add") -> None:
+        """Make vectors of size ``dim`` for the positions 0 … max_len − 1."""
         super().__init__()
         check_options(dim, mode)
         if max_len < 1:
@@ -57,6 +58,7 @@ class Learned(nn.Module):
         keep: Bool[Tensor, "*batch T"] | None = None,
         offset: int | Int[Tensor, "*batch"] = 0,
     ) -> Float[Tensor, "*batch T _"]:
+        """Return x (..., T, D) with the vectors of its positions added or set behind."""
         steps = places(x, keep, offset)
         self._check_length(steps, x.shape[-2], offset)
         return join(x, nn.functional.embedding(steps, self.weight), self.mode)

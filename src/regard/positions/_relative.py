@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -32,6 +32,16 @@ class Relative(nn.Module):
 
     #: True where the heads' output needs `of_weights`, and so the weights themselves.
     needs_weights: bool = False
+
+    def __init__(self) -> None:
+        """Make an encoding without parameters that changes nothing."""
+        super().__init__()
+
+    def forward(self, *_: object) -> NoReturn:
+        """Raise `UnsupportedError`: a layer calls `rotate`, `bias` and `of_weights` of the encoding it is given."""
+        raise UnsupportedError(
+            f"{type(self).__name__} acts within attention and is not called by itself: give it to a layer as positions="
+        )
 
     def rotate(self, heads: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"]) -> Float[Tensor, "*B H T d"]:
         """Turn queries or keys by their places; shape and dtype stay."""

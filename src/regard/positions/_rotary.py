@@ -55,6 +55,7 @@ class Rotary(Relative):
         interleaved: bool = False,
         features: int | None = None,
     ) -> None:
+        """Make rotations of heads of size ``head_dim``, or of their first ``features``."""
         super().__init__()
         turned, name = (head_dim, "head_dim") if features is None else (features, "features")
         if turned < 2 or turned % 2:

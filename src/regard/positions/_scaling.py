@@ -19,9 +19,12 @@ __all__ = ["LinearScaling", "Llama3Scaling", "NTKScaling", "Scaling", "YarnScali
 
 @dataclass(frozen=True)
 class Scaling:
-    """The base of all scalings: a model trained on L places is to serve ``factor`` times as many.
+    """The base of all scalings, which stretch a model trained on L positions to ``factor`` times as many.
 
     Errors: `ArgumentError` for a factor below 1.
+
+    >>> isinstance(LinearScaling(2.0), Scaling)
+    True
     """
 
     factor: float

@@ -46,6 +46,7 @@ class Shaw(Relative):
     values: nn.Parameter | None
 
     def __init__(self, head_dim: int, max_distance: int, *, values: bool = True) -> None:
+        """Make a vector (head_dim) for each distance up to ±max_distance, of keys and, with ``values``, of values."""
         super().__init__()
         if head_dim < 1 or max_distance < 1:
             raise ArgumentError(f"Shaw needs head_dim and max_distance of 1 or more, got {head_dim} and {max_distance}")

@@ -72,6 +72,7 @@ class Sinusoidal(nn.Module):
     """
 
     def __init__(self, dim: int, *, base: float = 10000.0, mode: Mode = "add") -> None:
+        """Make ``dim`` waves; ``base`` sets the longest wave length."""
         super().__init__()
         check_options(dim, mode)
         if not base > 0:
@@ -87,6 +88,7 @@ class Sinusoidal(nn.Module):
         keep: Bool[Tensor, "*batch T"] | None = None,
         offset: int | Int[Tensor, "*batch"] = 0,
     ) -> Float[Tensor, "*batch T _"]:
+        """Return x (..., T, D) with the positions of its tokens added or set behind."""
         steps = places(x, keep, offset)
         if isinstance(offset, Tensor):
             return join(x, _waves(steps, self.dim, self.base), self.mode)

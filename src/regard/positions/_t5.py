@@ -46,6 +46,7 @@ class T5Bias(Relative):
     def __init__(
         self, num_heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ) -> None:
+        """Make a bias for each of the ``buckets`` and heads."""
         super().__init__()
         sides = 2 if bidirectional else 1
         if num_heads < 1:
