@@ -159,8 +159,8 @@ def test_explain_impl_names_it() -> None:
     call = make_call(PACKED, "additive")
     text = regard.explain_impl(call.query, call.key, call.value, score=make_score("additive", call.weight))
     assert text.startswith("auto takes cpu")
-    assert "not cpu: it computes additive scores, and ScaledDot is none" in regard.explain_impl(*[call.query] * 3)
-    with pytest.raises(UnsupportedError, match="ScaledDot is none"):
+    assert "not cpu: it computes additive scores; ScaledDot is not one" in regard.explain_impl(*[call.query] * 3)
+    with pytest.raises(UnsupportedError, match="ScaledDot is not one"):
         attention(call.query, call.query, call.query, impl="cpu")
 
 

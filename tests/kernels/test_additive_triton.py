@@ -201,7 +201,7 @@ def test_derivatives_it_lacks_name_the_reference() -> None:
 
 def test_what_it_cannot_serve_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     call = make_call(SMALL, "additive", impl="triton")
-    with pytest.raises(UnsupportedError, match="ScaledDot is none"):
+    with pytest.raises(UnsupportedError, match="ScaledDot is not one"):
         attention(call.query, call.query, call.query, impl="triton")
     monkeypatch.setattr(choice, "_HAS_TRITON", False)
     with pytest.raises(UnsupportedError, match=r"pip install triton"):

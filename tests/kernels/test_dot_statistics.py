@@ -29,7 +29,7 @@ BLOCKS = [(1, 1), (40, 1), (1, 3), (200, 1), (1000, 1)]  # scores of a block, an
 @pytest.fixture(scope="module", autouse=True)
 def matrix_is_not_used() -> Iterator[None]:
     """The matrix of what the blocks are to answer would show nothing."""
-    with patch("regard.functional.attention.dot_statistics.fits_one_block", lambda *_: False):
+    with patch("regard.functional.observed.dot_statistics.fits_one_block", lambda *_: False):
         yield
 
 

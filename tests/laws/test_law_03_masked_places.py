@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from drawn import MASKS, SHAPES, Call, calls, fixed_like, gradients, make_call
-from regard.functional import nonfinite as shield
+from regard.functional import nonfinite
 
 JUNK = [torch.nan, torch.inf, -torch.inf, 3e38]
 MASKING = [name for name in MASKS if name != "none"]
@@ -26,7 +26,7 @@ def looking(allowed: bool) -> Iterator[None]:
     if allowed:
         yield
     else:
-        with mock.patch.object(shield, "is_eager_on_cpu", return_value=False):
+        with mock.patch.object(nonfinite, "is_eager_on_cpu", return_value=False):
             yield
 
 

@@ -24,13 +24,14 @@ def attend(
     causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Attention with ``scale`` * q . k; each query must be allowed one key or more, as kernels differ on empty rows."""
+    """Attention with ``scale`` * q . k, of four axes; bias and allowed broadcast to (L, Hq, Tq, Tk).
+
+    Each query must be allowed one key or more, as kernels differ on empty rows.
+    """
     mask = bias if allowed is None else allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
-    features, rank = value.shape[-1], query.ndim
+    features = value.shape[-1]
     if query.shape[-1] != features:
         query, key, value = _one_size(query, key, value)
-    if rank != 4:
-        query, key, value, mask, lead = _four_axes(query, key, value, mask)
     grouped = False
     if query.shape[1] != key.shape[1]:  # asked in this way it is a plain bool, also where sizes are symbols
         grouped = True
@@ -39,8 +40,6 @@ def attend(
     )
     if output.requires_grad and not torch.compiler.is_compiling():
         _refuse_second_order(output)
-    if rank != 4:
-        output = output.reshape(*lead, *output.shape[-2:])
     return output if output.shape[-1] == features else output[..., :features]
 
 
@@ -50,23 +49,6 @@ def _one_size(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
     if missing > 0:
         return query, key, pad(value, (0, missing))
     return pad(query, (0, -missing)), pad(key, (0, -missing)), value
-
-
-def _four_axes(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, tuple[int, ...]]:
-    """Views with the four axes that the fused kernels ask for, and the leading axes to give back."""
-    lead = tuple(query.shape[:-2])
-    if mask is not None and mask.ndim > 2:
-        if mask.ndim > 4:
-            mask = mask.expand(*query.shape[:-3], *mask.shape[-3:])
-        mask = mask.reshape(-1, *mask.shape[-3:])
-    query, key, value = (tensor.reshape(-1, *_last_three(tensor)) for tensor in (query, key, value))
-    return query, key, value, mask, lead
-
-
-def _last_three(tensor: Tensor) -> tuple[int, ...]:
-    return (1, *tensor.shape[-2:]) if tensor.ndim == 2 else tuple(tensor.shape[-3:])
 
 
 class _FirstOrderOnly(torch.autograd.Function):

@@ -35,26 +35,26 @@ _HAS_TRITON, _INTERPRETS = find_spec("triton") is not None, os.environ.get("TRIT
 
 
 def choose(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
-    """The kernel that serves; a named one, or UnsupportedError."""
+    """Return the kernel that serves a call; raise UnsupportedError where the named one cannot."""
     if impl not in ("auto", *_ABOUT):
         raise ArgumentError(f"impl must be one of {('auto', *_ABOUT)}, got {impl!r}")
     if impl == "reference":
         return impl
     if impl == "auto":
-        if _better_plain(score, query, key, dropout_p):
+        if _why_reference(score, query, key, dropout_p):
             return "reference"
-        return next((kernel for kernel in _FAST if not _obstacle(kernel, score, query)), "reference")
-    obstacle = _obstacle(impl, score, query, interprets=_INTERPRETS)
-    if obstacle:
-        raise UnsupportedError(f'impl="{impl}" cannot serve this: {obstacle}; use impl="reference"')
+        return next((kernel for kernel in _FAST if not _why_not(kernel, score, query)), "reference")
+    reason = _why_not(impl, score, query, interprets=_INTERPRETS)
+    if reason:
+        raise UnsupportedError(f'impl="{impl}" cannot serve this: {reason}; use impl="reference"')
     return impl
 
 
-def explain(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: float, note: str = "") -> str:
-    """A line for the kernel taken, with a note on sdpa, and one for each that is not."""
-    taken, plain = choose(impl, score, query, key, dropout_p), _better_plain(score, query, key, dropout_p)
+def explain(impl: str, taken: str, score: Score, query: Tensor, key: Tensor, dropout_p: float, note: str = "") -> str:
+    """Return a line for the kernel that `choose` has taken, with a note if that is sdpa, and one for each other."""
+    why = _why_reference(score, query, key, dropout_p)
     if taken == "reference":
-        note = f", {plain}" if plain and impl == "auto" else ""
+        note = f", {why}" if why and impl == "auto" else ""
     elif taken != "sdpa":
         note = ""
     lines = [f"{impl} takes {taken}: {_ABOUT[taken]}{note}"]
@@ -65,13 +65,13 @@ def explain(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: floa
             why = "it builds the matrix of scores"
         else:
             asked = "it would take longer" if impl == "auto" else f'impl="{impl}" was asked for'
-            why = _obstacle(kernel, score, query) or asked
+            why = _why_not(kernel, score, query) or asked
         lines.append(f"not {kernel}: {why}")
     return "\n".join(lines)
 
 
-def _better_plain(score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
-    """Why the plain formula is the quickest on a CPU; empty where it is not, or where a graph must serve all sizes."""
+def _why_reference(score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
+    """Why the reference is the quickest on a CPU; empty where it is not, or where a graph must serve all sizes."""
     if isinstance(score, Additive) or torch.compiler.is_compiling():
         return ""
     if not query.is_cpu or query.dtype not in (torch.float32, torch.float64):
@@ -82,13 +82,13 @@ def _better_plain(score: Score, query: Tensor, key: Tensor, dropout_p: float) ->
     return "as torch's kernel does on a CPU where there is dropout" if dropout_p else ""
 
 
-def _obstacle(kernel: str, score: Score, query: Tensor, *, interprets: bool = False) -> str:
-    """Why a fused kernel cannot serve, empty where it can; a named one also where Triton interprets it on the CPU."""
+def _why_not(kernel: str, score: Score, query: Tensor, *, interprets: bool = False) -> str:
+    """Why a fused kernel cannot serve; empty where it can. ``interprets``: Triton may interpret it on the CPU."""
     additive = isinstance(score, Additive)
     if kernel == "sdpa" and additive:
-        return "it computes dot products, and Additive is none"
+        return "it computes dot products; Additive is not one"
     if kernel in ("cpu", "triton") and not additive:
-        return f"it computes additive scores, and {type(score).__name__} is none"
+        return f"it computes additive scores; {type(score).__name__} is not one"
     if kernel == "cpu" and not query.is_cpu:
         return f"the tensors are on {query.device}"
     if kernel == "triton" and not (query.is_cuda or (interprets and query.is_cpu)):

@@ -1,16 +1,17 @@
-"""Keep what is masked out of the arithmetic, though it be NaN or inf: 0 * NaN is NaN, in the output and in gradients.
+"""Keep NaN and inf that are masked out of the arithmetic: 0 * NaN is NaN, in the output and in gradients.
 
-Rows of query, key and value that must not be felt are set to zero before a kernel sees them. A row that is not finite
-and *is* attended is zeroed as well, so that it cannot leak through a kernel into rows that do not attend to it, and the
-rows that do are made NaN afterwards: a fault stays to be seen where it counts. No step of this depends on a value, so
-it can be compiled, exported and vmapped. Where values can be read at no cost, in eager mode on the CPU, `shield` first
-looks whether there is anything to do: mostly there is not, and that saves several passes over the inputs and copies.
+Rows of query, key and value that must not influence the output are set to zero before a kernel reads them. A row that
+is not finite and *is* attended is zeroed as well, so that it cannot leak through a kernel into rows that do not attend
+to it, and the rows that do are made NaN afterwards: a fault stays visible where it counts. No step of this depends on a
+value, so it can be compiled, exported and vmapped. Where values can be read at no cost, in eager mode on the CPU,
+`make_safe` first checks whether there is anything to do: mostly not, which saves copies and several passes over
+the inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,11 +19,14 @@ from torch import Tensor
 from regard._eager import is_eager_on_cpu
 from regard.functional.masks import Mask
 
-__all__ = ["Shielded", "shield", "spoiled_rows"]
+if TYPE_CHECKING:
+    from regard.functional.prepared_call import PreparedCall
+
+__all__ = ["SafeInputs", "make_safe", "nonfinite_rows"]
 
 
-class Shielded(NamedTuple):
-    """What a kernel may be given: finite where it matters, and a table of what is allowed without an empty row."""
+class SafeInputs(NamedTuple):
+    """Inputs for a kernel: finite where it matters, and a table of the allowed keys in which no row is empty."""
 
     query: Tensor
     key: Tensor
@@ -30,54 +34,50 @@ class Shielded(NamedTuple):
     bias: Tensor | None
     allowed: Tensor | None  # (..., Tq, Tk) bool, broadcasts; rows of nothing but False are opened; None: all, or causal
     empty: Tensor | None = None  # (..., Tq, 1) bool, broadcasts: the rows that may attend to nothing
-    spoiled: Tensor | None = None  # (..., Hq, Tq, 1) bool: the rows that attend to what is not finite
-    trusted: bool = False  # nobody looked whether the inputs are finite: the output will tell
+    nonfinite: Tensor | None = None  # (..., Hq, Tq, 1) bool: the rows that attend to what is not finite
+    is_causal: bool = False  # the kernel itself applies the mask j <= i, which is not in ``allowed``
+    assumed_finite: bool = False  # the inputs were not checked: the output must be
 
-    def finish(self, rows: Tensor) -> Tensor:
-        """Put 0 into the empty rows and NaN into the spoiled rows of a kernel's output (..., Tq, Ev)."""
+    def restore_rows(self, rows: Tensor) -> Tensor:
+        """Put 0 into the empty rows and NaN into the non-finite rows of a kernel's output (..., Tq, Ev)."""
         if self.empty is not None:
             rows = _keep_rows(rows, ~self.empty.squeeze(-1))
-        return rows if self.spoiled is None else rows.masked_fill(self.spoiled, torch.nan)
+        return rows if self.nonfinite is None else rows.masked_fill(self.nonfinite, torch.nan)
 
 
-def shield(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    mask: Mask,
-    shape: Sequence[int],
-    *,
-    causal: bool,
-    trust: bool,
-) -> Shielded:
-    """``causal`` says that the kernel itself applies the mask, which then has no empty row.
+def make_safe(call: PreparedCall, *, assume_finite: bool) -> SafeInputs:
+    """Return the inputs of a call as a kernel can take them.
 
-    With ``trust``, where values can be read, the inputs are taken to be finite: whatever masked NaN or inf does to an
-    output (not to gradients) can be seen in it, and to look at the output alone is a third of the work.
+    With ``assume_finite``, where values can be read, the inputs are taken to be finite: whatever masked NaN or inf does
+    to an output (not to gradients) can be seen in it, and checking the output alone is a third of the work.
     """
-    look = is_eager_on_cpu(query, key, value)
+    query, key, value, bias, shape = call.query, call.key, call.value, call.bias, call.shape
+    if call.mask is None and bias is None:
+        return SafeInputs(query, key, value, None, None)
+    mask = call.mask or Mask()
+    is_causal = call.kernel == "sdpa" and bias is None and mask.is_causal_from_start(*shape[-2:])
+    readable = is_eager_on_cpu(query, key, value)
     allowed = empty = None
-    if not causal:
+    if not is_causal:  # which has no empty row
         allowed = _allowed(mask, bias, shape, query.device)
-        if look and bool(allowed.all()):
-            return Shielded(query, key, value, bias, None)
+        if readable and bool(allowed.all()):
+            return SafeInputs(query, key, value, bias, None)
         empty = ~allowed.any(-1, keepdim=True)
-        if look and not bool(empty.any()):
+        if readable and not bool(empty.any()):
             empty = None
     opened = allowed
     if allowed is not None and empty is not None:
         opened = allowed | empty
         bias = None if bias is None else bias.masked_fill(~allowed, 0.0)
-    given = Shielded(query, key, value, bias, opened, empty)
-    if look and trust:
-        return given._replace(trusted=True)
-    return given if look and _tame(query, key, value) else _keep_out(given, allowed, mask, shape)
+    inputs = SafeInputs(query, key, value, bias, opened, empty, None, is_causal, readable and assume_finite)
+    if readable and (assume_finite or _products_stay_finite(query, key, value)):
+        return inputs
+    return _zero_rows(inputs, allowed, mask, shape)
 
 
-def _keep_out(given: Shielded, allowed: Tensor | None, mask: Mask, shape: Sequence[int]) -> Shielded:
-    """Zero what nobody may feel: rows that are not finite, keys that no query sees, queries that see no key."""
-    query, key, value, bias, _, empty = given[:6]
+def _zero_rows(inputs: SafeInputs, allowed: Tensor | None, mask: Mask, shape: Sequence[int]) -> SafeInputs:
+    """Zero the rows that must not influence the output: non-finite rows, hidden keys, queries without a key."""
+    query, key, value, bias, empty = inputs.query, inputs.key, inputs.value, inputs.bias, inputs.empty
     group = 1 if query.ndim == 2 else query.shape[-3] // max(key.shape[-3], 1)
     bad, bad_keys = _not_finite(query), _not_finite(key) | _not_finite(value)
     marked = bad_keys if group == 1 else bad_keys.repeat_interleave(group, -2)
@@ -85,52 +85,54 @@ def _keep_out(given: Shielded, allowed: Tensor | None, mask: Mask, shape: Sequen
         reached = (allowed & marked.unsqueeze(-2)).any(-1)
     else:
         reached = mask.reaches(marked, shape)
-    spoiled, used = (bad | reached).unsqueeze(-1), ~bad
+    nonfinite, used = (bad | reached).unsqueeze(-1), ~bad
     if empty is not None:
-        spoiled, used = spoiled & ~empty, used & ~empty.squeeze(-1)
-    usable = _seen_keys(allowed, shape, group, query.device) & ~bad_keys
-    return given._replace(
-        query=_keep_rows(query, used), key=_keep_rows(key, usable), value=_keep_rows(value, usable), spoiled=spoiled
+        nonfinite, used = nonfinite & ~empty, used & ~empty.squeeze(-1)
+    usable = _visible_keys(allowed, shape, group, query.device) & ~bad_keys
+    return inputs._replace(
+        query=_keep_rows(query, used), key=_keep_rows(key, usable), value=_keep_rows(value, usable), nonfinite=nonfinite
     )
 
 
-def spoiled_rows(query: Tensor, key: Tensor, mask: Mask, shape: Sequence[int]) -> Tensor | None:
-    """Which rows attend to what is not finite, (..., Tq, 1), in linear memory where the mask has no tables.
+def nonfinite_rows(call: PreparedCall) -> Tensor | None:
+    """Return the rows that attend to what is not finite, (..., Tq, 1) bool, for a call with a mask and no bias.
 
-    That is all of `shield` that statistics need: they hide scores, whatever these are.
+    It takes linear memory where the mask has no tables. Statistics in blocks need nothing else of `make_safe`: they
+    hide scores, whatever their values.
     """
-    if is_eager_on_cpu(query, key) and _tame(query, key):
+    query, key, mask, shape = call.query, call.key, call.mask or Mask(), call.shape
+    if is_eager_on_cpu(query, key) and _products_stay_finite(query, key):
         return None
     group = 1 if query.ndim == 2 else query.shape[-3] // max(key.shape[-3], 1)
     bad_keys = _not_finite(key)
     reached = mask.reaches(bad_keys if group == 1 else bad_keys.repeat_interleave(group, -2), shape)
-    sees = mask.reaches(torch.ones(shape[-1], dtype=torch.bool, device=key.device), shape)
-    return (reached | (_not_finite(query) & sees)).unsqueeze(-1)
+    attends = mask.reaches(torch.ones(shape[-1], dtype=torch.bool, device=key.device), shape)
+    return (reached | (_not_finite(query) & attends)).unsqueeze(-1)
 
 
-def _seen_keys(allowed: Tensor | None, shape: Sequence[int], group: int, device: torch.device) -> Tensor:
-    """Which keys any query may attend to, (..., Hkv, Tk) bool, broadcasts; without a table the mask is j <= i."""
+def _visible_keys(allowed: Tensor | None, shape: Sequence[int], group: int, device: torch.device) -> Tensor:
+    """The keys that any query may attend to, (..., Hkv, Tk) bool, broadcasts; without a table the mask is j <= i."""
     if allowed is None:
         return torch.arange(shape[-1], device=device) < shape[-2]
-    seen = allowed.any(-2)
-    if group > 1 and seen.ndim > 1 and seen.shape[-2] > 1:
-        seen = seen.view(*seen.shape[:-2], seen.shape[-2] // group, group, seen.shape[-1]).any(-2)
-    return seen
+    visible = allowed.any(-2)
+    if group > 1 and visible.ndim > 1 and visible.shape[-2] > 1:
+        visible = visible.view(*visible.shape[:-2], visible.shape[-2] // group, group, visible.shape[-1]).any(-2)
+    return visible
 
 
 def _allowed(mask: Mask, bias: Tensor | None, shape: Sequence[int], device: torch.device) -> Tensor:
-    """What may be attended, as a bool tensor that broadcasts against the scores: a bias of -inf masks."""
+    """The keys that each query may attend to, as a bool tensor that broadcasts to the scores: a bias of -inf masks."""
     table = mask.table(shape, device)
     return table if bias is None else table & (bias.detach() != -torch.inf)
 
 
-def _tame(*tensors: Tensor) -> bool:
-    """Whether everything is finite, and so small that a product with it, even one that is masked, stays finite."""
+def _products_stay_finite(*tensors: Tensor) -> bool:
+    """Whether all is finite, and so small that a product with it, even one that is masked, stays finite."""
     return all(torch.linalg.vector_norm(tensor.detach()).item() < torch.inf for tensor in tensors)
 
 
 def _not_finite(rows: Tensor) -> Tensor:
-    """Which rows of (..., T, E) hold a NaN or inf: (..., T) bool. Times zero they are NaN, all else is 0."""
+    """The rows of (..., T, E) that hold a NaN or inf: (..., T) bool. Times zero they are NaN, all else is 0."""
     return rows.detach().mul(0).sum(-1).ne(0)
 
 

@@ -1,7 +1,7 @@
-"""How attention is heard by whoever watches: by torch's own protocol, as `F.scaled_dot_product_attention` is.
+"""How a call of attention is reported to a watcher: by torch's own protocol, as `F.scaled_dot_product_attention` is.
 
-A `torch.overrides.TorchFunctionMode` sees `attention` as one function, and nothing of what it calls within; `tell` is
-for an attention that is part of a larger operation.
+A `torch.overrides.TorchFunctionMode` receives each call of `regard.functional.attention.attend` once, as one function,
+and nothing of what it calls within. `report_attention` is for an attention that is part of a larger operation.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from regard.functional.masks import Mask
     from regard.functional.scores import Score
 
-__all__ = ["is_heard", "tell"]
+__all__ = ["is_watched", "report_attention"]
 
 
-def is_heard() -> bool:
-    """Whether a mode is active that may want to see a call. Compiled graphs have none."""
+def is_watched() -> bool:
+    """Return whether a mode is active, which may want to receive a call. Compiled graphs have none."""
     return not torch.compiler.is_compiling() and bool(torch._C._is_torch_function_mode_enabled())
 
 
-def tell(query: Tensor, key: Tensor, *, score: Score, mask: Mask | None, layer: nn.Module) -> None:
-    """Say that ``layer`` has attended so, though neither it nor `attention` was called; arguments as of `attention`."""
-    if is_heard():
-        handle_torch_function(tell, (query, key), query, key, score=score, mask=mask, layer=layer)
+def report_attention(query: Tensor, key: Tensor, *, score: Score, mask: Mask | None, layer: nn.Module) -> None:
+    """Report an attention that ``layer`` computed within another operation; the arguments are those of `attention`."""
+    if is_watched():
+        handle_torch_function(report_attention, (query, key), query, key, score=score, mask=mask, layer=layer)

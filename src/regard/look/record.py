@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard._wording import counted_noun
 from regard.errors import ArgumentError, UnsupportedError
-from regard.functional import Mask, Observation, Observe, observed
+from regard.functional import Mask, Observation, Observe
 from regard.functional.scores import Score
 
 __all__ = ["AttentionInputs", "Layer", "Record"]
@@ -59,6 +59,8 @@ class Layer:
 
     def observe(self, request: Observe) -> Observation:
         """Compute other statistics, (B, Hq, Tq, ...); UnsupportedError without ``watch(keep_inputs=True)``."""
+        from regard.functional.observed import observed
+
         if self.inputs is None:
             raise UnsupportedError(
                 f"{self.name}: expected recorded inputs, got none; call watch(model, keep_inputs=True)"

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import handle_torch_function
 
 from regard.errors import ArgumentError
-from regard.functional import Mask, Observation, Observe, attention
-from regard.functional.reporting import is_heard
+from regard.functional import Mask, Observation, Observe
+from regard.functional.attention import attend
 from regard.nn._parts import HeadScore
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from regard.functional import Impl
     from regard.nn._parts import ScoreName
 
-__all__ = ["HeadGroup", "attend_by_group", "attention_of_heads", "head_groups"]
+__all__ = ["HeadGroup", "attend_by_group", "head_groups"]
 
 
 class HeadGroup(HeadScore):
@@ -61,17 +60,15 @@ def attend_by_group(
 ) -> tuple[Float[Tensor, "*B H Tq Ev"], Observation | None]:
     """Compute `attention`, each group by its own score; ``order`` brings the groups' heads back into their order."""
     if len(groups) == 1:
-        answer = attention(
+        return attend(
             q, k, v, score=groups[0](), mask=mask, bias=bias, dropout_p=dropout_p, observe=observe, impl=impl
         )
-        return (answer, None) if isinstance(answer, Tensor) else answer
     num_heads = q.shape[-3]
     shared = num_heads // k.shape[-3]
     outputs, observations = [], []
     for group in groups:
         heads = group.heads
-        output, observation = attention_of_heads(
-            heads,
+        output, observation = attend(
             q.index_select(-3, heads),
             k.index_select(-3, heads // shared),
             v.index_select(-3, heads // shared),
@@ -81,23 +78,12 @@ def attend_by_group(
             dropout_p=dropout_p,
             observe=_observe_heads(observe, heads, num_heads),
             impl=impl,
+            heads=heads,
         )
         outputs.append(output)
         observations.append(observation)
     output = torch.cat(outputs, -3).index_select(-3, order)
     return output, _join([x for x in observations if x is not None], order, q.dim() - 3) if observe else None
-
-
-def attention_of_heads(
-    heads: Tensor, q: Tensor, k: Tensor, v: Tensor, **options: Any
-) -> tuple[Tensor, Observation | None]:
-    """Compute `attention` of some heads of a layer; a watcher is given their numbers (n,) too."""
-    if is_heard():
-        this: Any = attention_of_heads
-        answer: Tensor | tuple[Tensor, Observation] = handle_torch_function(this, (q, k, v), heads, q, k, v, **options)
-    else:
-        answer = attention(q, k, v, **options)
-    return (answer, None) if isinstance(answer, Tensor) else answer
 
 
 def _of_heads(x: Tensor, heads: Tensor, num_heads: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard._eager import accepts_cpu_loop
 from regard.functional import Additive
-from regard.functional.reporting import is_heard, tell
+from regard.functional.reporting import is_watched, report_attention
 from regard.nn._dropout import Dropout
 
 if TYPE_CHECKING:
@@ -210,10 +210,10 @@ def run_fused_with_attention(
         (attention.W_q.weight, cell.from_context.weight, attention.w),
         weights,
     )
-    if is_heard():
+    if is_watched():
         before = torch.cat((state[0], hidden[:, :-1]), 1)
         query = nn.functional.linear(before, attention.W_q.weight)
-        tell(query[:, None], keys[:, None], score=Additive(attention.w), mask=mask, layer=attention)
+        report_attention(query[:, None], keys[:, None], score=Additive(attention.w), mask=mask, layer=attention)
     return hidden, contexts
 
 

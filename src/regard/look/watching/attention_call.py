@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import UnsupportedError
-from regard.functional.attention import observed
 from regard.functional.masks import Mask
 from regard.functional.observe import Observe
+from regard.functional.observed import observed
 from regard.functional.scores import Additive, General, Score
 
 __all__ = ["AttentionCall", "CachePosition"]

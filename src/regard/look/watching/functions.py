@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import UnsupportedError
-from regard.functional.attention import attention
+from regard.functional.attention import attend
 from regard.functional.masks import Mask, causal, dense
-from regard.functional.reporting import tell
+from regard.functional.reporting import report_attention
 from regard.functional.scores import ScaledDot, Score
 from regard.look.watching import huggingface, torch_multi_head
 from regard.look.watching.attention_call import AttentionCall
-from regard.nn._head_groups import attention_of_heads
 
 __all__ = ["FUNCTIONS", "Function", "names"]
 
@@ -73,21 +72,18 @@ def read_attention(
     score: Score,
     mask: Mask | Tensor | None,
     bias: Tensor | None,
+    heads: Tensor | None = None,
     **_: Any,
 ) -> AttentionCall:
-    """Read `regard.attention`. Of three axes the first is the heads."""
+    """Read `regard.attention`. Of three axes the first is the heads; ``heads`` are their numbers within a layer."""
     shape = (*query.shape[:-1], key.shape[-2])
     mask = dense(mask) if isinstance(mask, Tensor) else mask
     if len(shape) != 4 and mask is not None and (mask.keeps or mask.lengths or mask.tables):
         table = replace(mask, bands=()).table(shape, query.device)  # its axes are those of the query, from here on four
         mask = Mask(mask.bands, tables=(_four(table, shape),))
     bias = None if bias is None else _four(bias.detach(), shape).to(query.dtype)
-    return AttentionCall(_four(query.detach(), shape), _four(key.detach(), shape), score, mask, bias)
-
-
-def read_attention_of_heads(heads: Tensor, *args: Any, **options: Any) -> AttentionCall:
-    """Read the attention of some heads of a layer."""
-    return replace(read_attention(*args, **options), heads=tuple(heads.tolist()))
+    call = AttentionCall(_four(query.detach(), shape), _four(key.detach(), shape), score, mask, bias)
+    return call if heads is None else replace(call, heads=tuple(heads.tolist()))
 
 
 def read_report(query: Tensor, key: Tensor, *, score: Score, mask: Mask | None, layer: nn.Module) -> AttentionCall:
@@ -98,9 +94,8 @@ def read_report(query: Tensor, key: Tensor, *, score: Score, mask: Mask | None, 
 FUNCTIONS: dict[Any, Function] = {
     functional.scaled_dot_product_attention: Function(read_sdpa, "F.scaled_dot_product_attention"),
     torch_multi_head.report_scores: Function(torch_multi_head.read, "F.multi_head_attention_forward"),
-    attention: Function(read_attention, "regard.attention"),
-    attention_of_heads: Function(read_attention_of_heads),
-    tell: Function(read_report),
+    attend: Function(read_attention, "regard.attention"),
+    report_attention: Function(read_report),
     huggingface.report_call: Function(huggingface.read, "the attention functions of transformers"),
 }
 

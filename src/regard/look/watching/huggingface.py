@@ -22,7 +22,7 @@ from torch.overrides import handle_torch_function
 
 from regard.errors import UnsupportedError
 from regard.functional.masks import Mask, causal, dense, padding, window
-from regard.functional.reporting import is_heard
+from regard.functional.reporting import is_watched
 from regard.functional.scores import ScaledDot
 from regard.look.watching.attention_call import AttentionCall, CachePosition
 
@@ -125,7 +125,7 @@ def _call(
 
 def report_call(call: PendingCall, answer: Any) -> None:
     """Report a call that has ended to a watcher."""
-    if is_heard():
+    if is_watched():
         handle_torch_function(report_call, (call.query,), call, answer)
 
 

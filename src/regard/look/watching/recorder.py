@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard.functional.attention import observed
 from regard.functional.observe import Observation, Observe, Top, summarise
+from regard.functional.observed import observed
 from regard.look.record import Record
 from regard.look.watching.attention_call import AttentionCall, CachePosition
 from regard.look.watching.functions import names

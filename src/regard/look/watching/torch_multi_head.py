@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
-from regard.functional.reporting import is_heard
+from regard.functional.reporting import is_watched
 from regard.functional.scores import Dot
 from regard.look.watching.attention_call import AttentionCall
 
@@ -77,7 +77,7 @@ def compute_opened(mode: TorchFunctionMode, args: tuple[Any, ...], kwargs: dict[
 
 def report_scores(query: Tensor, key: Tensor, bias: Tensor | None, batch: int) -> None:
     """Report the product of scaled queries (B H, Tq, E) and keys (B H, E, Tk) to a watcher."""
-    if is_heard():
+    if is_watched():
         handle_torch_function(report_scores, (query,), query, key, bias, batch)
 
 
