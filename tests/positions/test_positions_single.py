@@ -135,7 +135,7 @@ def test_what_an_encoding_of_ones_own_must_define() -> None:
         ALiBi(3).of_weights(x, at, at)
     with pytest.raises(NotImplementedError, match="Shaw adds nothing to the output"):
         Shaw(4, 2, values=False).of_weights(x, at, at)
-    with pytest.raises(NotImplementedError, match="Scaling must say"):
+    with pytest.raises(NotImplementedError, match="Scaling must define frequencies"):
         Scaling(2.0).frequencies(at, 10.0)
 
 

@@ -1,8 +1,8 @@
-"""Position encodings: what tells attention, which knows no order, where each token stands.
+"""Position encodings, without which attention does not depend on the order of its inputs.
 
-Some join the embeddings, added or concatenated, aⁱ + eⁱ or [aⁱ; eⁱ]: `Sinusoidal` is fixed by hand, `Learned` is not.
-Others act within attention, and know distances alone: `Rotary` turns queries and keys, `ALiBi` and `T5Bias` add to
-the scores, `Shaw` to keys and values. These are `Relative`, and go to a layer of attention.
+Some are added to the embeddings or concatenated with them, aⁱ + eⁱ or [aⁱ; eⁱ]: `Sinusoidal` is fixed, `Learned` has
+parameters. Others act within attention and depend on distances only: `Rotary` rotates queries and keys, `ALiBi` and
+`T5Bias` add to the scores, `Shaw` adds to keys and values. These are `Relative`, and are given to an attention layer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ALiBi: the further a key, the lower its score, by a slope of the head's own."""
+"""ALiBi: scores fall linearly with the distance, with a slope for each head."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["ALiBi"]
 
 
 class ALiBi(Relative):
-    """Lowers each score in proportion to the distance: attention with linear biases.
+    """ALiBi, attention with linear biases: each score is lowered in proportion to the distance.
 
     bias_hij = −m_h |i − j|, with slopes m_h = 2^(−8h/H), h = 1 … H, for a number of heads H that is a power of two.
 
     For another number, with n the next lower power of two: the n slopes of n heads, then the 1st, 3rd, 5th, … of those
-    of 2n. The paper is about causal attention, where i − j is never negative; here keys on both sides are alike.
-    Nothing to learn, nothing in the ``state_dict``, no longest length.
+    of 2n. The paper treats causal attention, where i − j is never negative; here both directions count equally. There
+    are no parameters, no entries in the ``state_dict``, and no longest length.
 
     Shapes: query (..., H, Tq, d); places (Tq,) and (Tk,), or with B in front; bias (H, Tq, Tk) for a query without
     batch, else (1, H, Tq, Tk), or (B, H, Tq, Tk) where places have a batch.
@@ -50,7 +50,7 @@ class ALiBi(Relative):
     def slopes(
         self, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> Float[Tensor, " H"]:
-        """m_h for each head. (They are made anew at each use: a buffer would be rounded with a half model.)"""
+        """Return m_h for each head; not a buffer, which a half-precision model would round."""
         regular = 1 << (self.num_heads.bit_length() - 1)
         steps = torch.arange(1, regular + 1, dtype=dtype, device=device)
         halfway = torch.arange(self.num_heads - regular, dtype=dtype, device=device) + 0.5
@@ -59,7 +59,7 @@ class ALiBi(Relative):
     def bias(
         self, query: Float[Tensor, "*B H Tq d"], query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
     ) -> Float[Tensor, "*b H Tq Tk"]:
-        """−m_h |i − j|, in the query's dtype."""
+        """Return −m_h |i − j|, in the query's dtype."""
         check_heads(query, self.num_heads, "ALiBi")
         check_places(query, query_places, "query_places")
         slopes = self.slopes(working(query.dtype), query.device)

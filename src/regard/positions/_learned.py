@@ -1,4 +1,4 @@
-"""Learned positions: one vector a place, trained with the rest."""
+"""Learned positions: a trained vector for each position."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["Learned"]
 
 
 class Learned(nn.Module):
-    """Adds a learned vector for each place to the embeddings, or sets it behind.
+    """Learned positions: a vector for each position is added to the embeddings, or appended to their features.
 
     aⁱ + E[i] (``mode="add"``) or [aⁱ; E[i]] (``mode="concat"``), with E the parameter ``weight``.
 
     Initialised from N(0, 0.02²), as in BERT and GPT-2.
 
     Shapes: weight (max_len, dim); x (..., T, D) with D = ``dim`` when added; keep (..., T), True = a token; output
-    (..., T, D) or (..., T, D + dim). ``offset`` is the number of tokens before x[..., 0, :]: one number, or one a
-    sequence (...,). Positions count the kept tokens, so that a padded sequence is encoded as it is alone.
-    Errors: `ArgumentError` for a place beyond ``max_len``, naming both numbers, before anything is looked up.
+    (..., T, D) or (..., T, D + dim). ``offset`` is the number of tokens before x[..., 0, :]: one number, or one per
+    sequence (...,). Positions count the kept tokens, so that a padded sequence is encoded like the same one alone.
+    Errors: `ArgumentError` for a position beyond ``max_len``, naming both numbers.
     Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
 
     >>> Learned(10, 4)(torch.zeros(1, 11, 4))
@@ -48,7 +48,7 @@ class Learned(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the vectors anew."""
+        """Draw the vectors again."""
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(
@@ -58,7 +58,7 @@ class Learned(nn.Module):
         keep: Bool[Tensor, "*batch T"] | None = None,
         offset: int | Int[Tensor, "*batch"] = 0,
     ) -> Float[Tensor, "*batch T _"]:
-        """Return x (..., T, D) with the vectors of its positions added or set behind."""
+        """Return x (..., T, D) with the vectors of its positions added or appended."""
         steps = places(x, keep, offset)
         self._check_length(steps, x.shape[-2], offset)
         return join(x, nn.functional.embedding(steps, self.weight), self.mode)
@@ -66,7 +66,7 @@ class Learned(nn.Module):
     def _check_length(self, steps: Int[Tensor, "*places"], length: int, offset: int | Int[Tensor, "*batch"]) -> None:
         max_len = self.weight.shape[0]
         if isinstance(offset, int) and offset + length <= max_len:
-            return  # the shape alone is proof: no need to read values, which would stop an export and wait for a GPU
+            return  # by the shape alone: reading values would stop an export and wait for a GPU
         needed = 1 + int(steps.max()) if steps.numel() else 0
         if needed > max_len:
             raise ArgumentError(

@@ -1,4 +1,4 @@
-"""What the encodings share: the place of each token, and how an encoding joins the embeddings."""
+"""Positions of tokens, and the joining of encodings and embeddings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_options", "frequencies", "join", "places"]
 
 
 def check_options(dim: int, mode: str) -> None:
-    """Refuse a size or a mode that no encoding has."""
+    """Check the size and the mode of an encoding."""
     if dim < 1:
         raise ArgumentError(f"a position encoding needs dim >= 1, got {dim}")
     if mode not in ("add", "concat"):
@@ -28,10 +28,10 @@ def check_options(dim: int, mode: str) -> None:
 def places(
     x: Float[Tensor, "*batch T D"], keep: Bool[Tensor, "*batch T"] | None, offset: int | Int[Tensor, "*batch"]
 ) -> Int[Tensor, "*batch T"] | Int[Tensor, " T"]:
-    """The place of each token: 0, 1, 2, … over the kept tokens, after ``offset`` earlier ones.
+    """Number the tokens: 0, 1, 2, … over the kept ones, after ``offset`` earlier ones.
 
-    A token that is not kept takes the place of the kept one before it (or the first place): a valid index, whose
-    encoding nobody reads.
+    A token that is not kept has the place of the kept one before it (or the first place): a valid index, whose encoding
+    has no influence.
     """
     if x.dim() < 2 or not x.is_floating_point():
         raise ArgumentError(f"positions expect float embeddings (..., T, D), got {x.dtype} of shape {tuple(x.shape)}")
@@ -57,7 +57,7 @@ def places(
 
 
 def frequencies(dim: int, base: float, device: torch.device) -> Float[Tensor, " pairs"]:
-    """How far each pair of features turns in one step, ω_j = base^(−2j/dim), in radians."""
+    """Return the angle by which each pair of features turns in one step, ω_j = base^(−2j/dim), in radians."""
     # float32 angles are off by 5e-4 at position 10,000; float64 costs nothing at this size. (Apple's MPS has none.)
     pairs = torch.arange((dim + 1) // 2, device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
     return base ** (-2 * pairs / dim)
@@ -66,7 +66,7 @@ def frequencies(dim: int, base: float, device: torch.device) -> Float[Tensor, " 
 def join(
     x: Float[Tensor, "*batch T D"], encoding: Float[Tensor, "*places E"], mode: Mode
 ) -> Float[Tensor, "*batch T _"]:
-    """Add the encoding to the embeddings or set it behind them, in the dtype of the embeddings."""
+    """Add the encoding to the embeddings or append it to their features, in the dtype of the embeddings."""
     if mode == "concat":
         return torch.cat([x, encoding.to(x.dtype).expand(*x.shape[:-1], -1)], dim=-1)
     if x.shape[-1] != encoding.shape[-1]:

@@ -1,4 +1,4 @@
-"""What the encodings that act within attention share: where they act, and what depends on a distance."""
+"""The base of the encodings that act within attention, and functions of the distance between positions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Relative", "between", "check_heads", "check_places", "of_distance", 
 
 
 class Relative(nn.Module):
-    """The base of all encodings that act within attention; as it is, it changes nothing.
+    """The base of the encodings that act within attention; by itself it changes nothing.
 
     s_ij = score(rotate(q_i), rotate(k_j)) + bias_ij;  output_i = Σ_j P_ij v_j + of_weights(P)_i, with P = softmax(s).
 
-    An encoding overrides one of the three, or two. Each is told the *places* of queries and keys: integers, which may
-    begin anywhere, as only differences count.
+    An encoding overrides one or two of the three methods. They take *places*, the positions of queries and keys:
+    integers with any origin, as only differences count.
 
     Shapes: heads (..., H, T, d); weights (..., H, Tq, Tk); places (T,) for all sequences, or (B, T).
 
@@ -44,26 +44,26 @@ class Relative(nn.Module):
         )
 
     def rotate(self, heads: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"]) -> Float[Tensor, "*B H T d"]:
-        """Turn queries or keys by their places; shape and dtype stay."""
+        """Rotate queries or keys by their places; shape and dtype do not change."""
         return heads
 
     def bias(
         self, query: Float[Tensor, "*B H Tq d"], query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
     ) -> Float[Tensor, "*b H Tq Tk"] | None:
-        """What is added to the scores, in the query's dtype, with 1 or B in front of the heads where it has a batch."""
+        """Return what to add to the scores, in the query's dtype, with 1 or B before the heads if it has a batch."""
         return None
 
     def of_weights(
         self, weights: Float[Tensor, "*B H Tq Tk"], query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
     ) -> Float[Tensor, "*B H Tq d"]:
-        """What is added to the heads' output, in the weights' dtype; called where `needs_weights` is true alone."""
+        """Return what to add to the heads' output, in the weights' dtype; called only if `needs_weights` is true."""
         raise NotImplementedError(
             f"{type(self).__name__} adds nothing to the output of the heads: needs_weights is False"
         )
 
 
 def check_places(x: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"], name: str = "places") -> None:
-    """Refuse places that are no integers, or not those of x."""
+    """Check that places are integers, one for each token of x."""
     fits = places.dim() == 1 or (places.dim() == 2 and x.dim() > 3 and places.shape[0] in (1, x.shape[0]))
     if places.is_floating_point() or places.dtype == torch.bool or not fits or places.shape[-1] != x.shape[-2]:
         batch = f" or {(x.shape[0], x.shape[-2])}" if x.dim() > 3 else ""
@@ -74,7 +74,7 @@ def check_places(x: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"], name
 
 
 def check_heads(query: Float[Tensor, "*B H Tq d"], num_heads: int, name: str) -> None:
-    """Refuse a query with another number of heads."""
+    """Check the number of heads of a query."""
     if query.dim() < 3 or query.shape[-3] != num_heads:
         raise ArgumentError(
             f"{name} has {num_heads} heads, but the query is {tuple(query.shape)}: give (..., H, Tq, d)"
@@ -82,12 +82,12 @@ def check_heads(query: Float[Tensor, "*B H Tq d"], num_heads: int, name: str) ->
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to add many numbers in: that of the data, but no narrower than float32."""
+    """Return the dtype in which to add many numbers: that of the data, but at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def between(query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]) -> Int[Tensor, "*b Tq Tk"]:
-    """The distances j - i from queries to keys, (Tq, Tk), or (B, 1, Tq, Tk) with one axis for all heads."""
+    """Return the distances j - i from queries to keys, (Tq, Tk), or (B, 1, Tq, Tk) with one axis for all heads."""
     apart = key_places.unsqueeze(-2) - query_places.unsqueeze(-1)
     return apart if apart.dim() == 2 else apart.unsqueeze(-3)
 
@@ -95,7 +95,7 @@ def between(query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
 def of_distance(
     table: Float[Tensor, "*B H _ R"], distances: Int[Tensor, "*b Tq Tk"], limit: int
 ) -> Float[Tensor, "*B H Tq Tk"]:
-    """What the table has at each distance, where column r + limit is that of distance r, clipped to ±limit.
+    """Look up each distance in a table, where column r + limit is that of distance r, clipped to ±limit.
 
     One gather, whose gradient is summed over Tk for each query in turn: no Tq×Tk×d tensor, and no race.
     """

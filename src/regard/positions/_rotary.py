@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are turned by their places."""
+"""Rotary positions: queries and keys are rotated by angles that depend on their positions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Rotary"]
 
 
 class Rotary(Relative):
-    """Turns each pair of features of queries and keys by an angle that grows with the place.
+    """Rotary positions: each pair of features of queries and keys is rotated by an angle proportional to the position.
 
-    (x_a, x_b) → (x_a cos iω_j − x_b sin iω_j, x_b cos iω_j + x_a sin iω_j) at place i, with ω_j = base^(−2j/d).
+    (x_a, x_b) → (x_a cos iω_j − x_b sin iω_j, x_b cos iω_j + x_a sin iω_j) at position i, with ω_j = base^(−2j/d).
 
-    The score of a query at place i and a key at place k depends on k − i alone: R(iω)q · R(kω)k = q · R((k − i)ω)k.
+    The score of a query at i and a key at k depends on k − i only: R(iω)q · R(kω)k = q · R((k − i)ω)k.
     Pair j is features (j, j + d/2), as in GPT-NeoX and Llama, or with ``interleaved`` (2j, 2j + 1), as in the paper and
-    GPT-J: weights trained with one do not serve the other. ``features`` turns the first few alone (d is then their
-    number), and leaves the rest as they are. ``scaling`` stretches a trained model to longer sequences.
+    GPT-J: weights trained with one form do not work with the other. ``features`` restricts the rotation to the first
+    features (d is then their number). ``scaling`` stretches a trained model to longer sequences.
 
-    There is nothing to learn and nothing in the ``state_dict``. Angles are float64, their sines and cosines float32,
-    whatever the dtype of the model; the output has the dtype of the input.
+    There are no parameters and no entries in the ``state_dict``. Angles are float64, their sines and cosines float32,
+    for models of any dtype; the output has the dtype of the input.
 
     Shapes: heads (..., H, T, head_dim); places (T,) or (B, T), integers; output as heads.
     Errors: `ArgumentError` for an odd number of features, or heads of another size.
@@ -75,7 +75,7 @@ class Rotary(Relative):
         self.features = turned
 
     def rotate(self, heads: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"]) -> Float[Tensor, "*B H T d"]:
-        """Turn queries or keys by their places."""
+        """Rotate queries or keys by their places."""
         if heads.dim() < 3 or heads.shape[-1] != self.head_dim:
             raise ArgumentError(
                 f"rotary positions of head_dim={self.head_dim} expect heads (..., H, T, {self.head_dim}), "
@@ -91,7 +91,7 @@ class Rotary(Relative):
         return turned if self.features == self.head_dim else torch.cat([turned, heads[..., self.features :]], -1)
 
     def _turns(self, places: Int[Tensor, "*B T"]) -> tuple[Float[Tensor, "*b T pairs"], Float[Tensor, "*b T pairs"]]:
-        """Cosine and sine of each place and pair, with an axis for the heads where places have a batch."""
+        """Return cosine and sine of each place and pair, with an axis for the heads if places have a batch."""
         speeds = frequencies(self.features, self.base, places.device)
         if self.scaling is not None:
             speeds = self.scaling.frequencies(speeds, self.base)

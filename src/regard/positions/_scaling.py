@@ -1,4 +1,4 @@
-"""How rotary positions are stretched to sequences longer than those a model was trained on."""
+"""Scalings of rotary positions to sequences longer than those a model was trained on."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Scaling:
 
     @property
     def magnitude(self) -> float:
-        """What the turned queries and keys are multiplied by."""
+        """The factor by which rotated queries and keys are multiplied."""
         return 1.0
 
     def frequencies(self, plain: Float[Tensor, " pairs"], base: float) -> Float[Tensor, " pairs"]:
-        """The frequencies to turn by, from the plain ones, ω_j = base^(−2j/d), of d = 2 · pairs features."""
-        raise NotImplementedError(f"{type(self).__name__} must say by which frequencies it turns")
+        """Return the scaled frequencies for the plain ones, ω_j = base^(−2j/d), of d = 2 · pairs features."""
+        raise NotImplementedError(f"{type(self).__name__} must define frequencies(plain, base)")
 
 
 @dataclass(frozen=True)
 class LinearScaling(Scaling):
-    """All places move together: ω'_j = ω_j / factor (position interpolation).
+    """Position interpolation: all positions are divided by the factor, ω'_j = ω_j / factor.
 
     Source: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation",
     arXiv 2306.15595, section 3.2.
@@ -60,10 +60,10 @@ class LinearScaling(Scaling):
 
 @dataclass(frozen=True)
 class NTKScaling(Scaling):
-    """A larger base, base · factor^(d/(d−2)): the fastest pair turns as before, the slowest ``factor`` times slower.
+    """NTK-aware scaling by a larger base: the fastest pair turns as before, the slowest ``factor`` times slower.
 
-    ω'_j = ω_j · factor^(−2j/(d−2)). The "dynamic" form, whose factor grows with the sequence, is left out on purpose:
-    keys in a cache would have been turned by another base than those that come after them.
+    ω'_j = ω_j · factor^(−2j/(d−2)), or base' = base · factor^(d/(d−2)). The "dynamic" form, whose factor grows with the
+    sequence, is left out on purpose: the keys in a cache would have another base than those that follow.
 
     Source: bloc97 2023, "NTK-aware scaled RoPE", as in Peng et al. 2023, arXiv 2309.00071, section 3.1.
 
@@ -78,7 +78,7 @@ class NTKScaling(Scaling):
 
 @dataclass(frozen=True)
 class YarnScaling(Scaling):
-    """Pairs that make many turns in the trained length stay, those that make few are stretched, with a ramp between.
+    """YaRN: pairs of many turns in the trained length stay, pairs of few are stretched, with a ramp between.
 
     ω'_j = γ_j ω_j + (1 − γ_j) ω_j / factor, where γ falls linearly in j from 1, at the pair that makes ``beta_fast``
     turns in ``original_length`` places, to 0, at the pair that makes ``beta_slow``; both pairs are rounded outwards.
@@ -116,13 +116,13 @@ class YarnScaling(Scaling):
         return plain * (1 - stretched) + plain / self.factor * stretched
 
     def _pair_that_makes(self, turns: float, pairs: int, base: float) -> float:
-        """The (fractional) j with ω_j · original_length = 2π · turns."""
+        """Return the (fractional) j with ω_j · original_length = 2π · turns."""
         return pairs * math.log(self.original_length / (2 * math.pi * turns)) / math.log(base)
 
 
 @dataclass(frozen=True)
 class Llama3Scaling(Scaling):
-    """Pairs are kept or stretched by their wave length λ_j = 2π/ω_j, with a ramp between, as in Llama 3.1 and later.
+    """Llama 3.1's scaling: short wave lengths λ_j = 2π/ω_j stay, long ones are stretched, with a ramp between.
 
     ω'_j = γ_j ω_j + (1 − γ_j) ω_j / factor, γ_j = (original_length / λ_j − low) / (high − low), clipped to [0, 1], with
     ``low_freq_factor`` and ``high_freq_factor``: how many turns a pair makes in the trained length, where the ramp
@@ -155,7 +155,7 @@ class Llama3Scaling(Scaling):
 
 
 def _numbers(plain: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
-    """0, 1, 2, …: j of each pair."""
+    """Return the number j of each pair: 0, 1, 2, …"""
     return torch.arange(plain.shape[0], device=plain.device, dtype=plain.dtype)
 
 

@@ -17,7 +17,7 @@ __all__ = ["Shaw"]
 
 
 class Shaw(Relative):
-    """Adds a learned vector for each distance to the keys, and one to the values.
+    """Shaw's relative positions: a learned vector for each distance is added to the keys, and another to the values.
 
     s_ij = q_i · (k_j + a^K_{clip(j−i)}) / √d;  output_i = Σ_j P_ij (v_j + a^V_{clip(j−i)}), clip to ±max_distance.
 
@@ -27,8 +27,8 @@ class Shaw(Relative):
     | w^V_r  | the same row of ``values``; with ``values=False`` there are none                     |
     | k      | ``max_distance``                                                                     |
 
-    All heads share the vectors, which begin Glorot-uniform. No (Tq, Tk, d) tensor is made: a query meets each of the
-    2 max_distance + 1 vectors once, and weights of one distance are added before they meet the vector.
+    All heads share the vectors, which begin Glorot-uniform. No (Tq, Tk, d) tensor is made: each query is multiplied by
+    the 2 max_distance + 1 vectors once, and the weights of one distance are summed before they multiply its vector.
 
     Shapes: keys and values (2 max_distance + 1, head_dim); query (..., H, Tq, head_dim); weights (..., H, Tq, Tk);
     places (Tq,) and (Tk,), or with B in front; bias (..., H, Tq, Tk); of_weights (..., H, Tq, head_dim).
@@ -57,7 +57,7 @@ class Shaw(Relative):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the vectors anew."""
+        """Draw the vectors again."""
         nn.init.xavier_uniform_(self.keys)
         if self.values is not None:
             nn.init.xavier_uniform_(self.values)
@@ -65,7 +65,7 @@ class Shaw(Relative):
     def bias(
         self, query: Float[Tensor, "*B H Tq d"], query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
     ) -> Float[Tensor, "*B H Tq Tk"]:
-        """q_i · a^K_{clip(j−i)} / √d, in the query's dtype."""
+        """Return q_i · a^K_{clip(j−i)} / √d, in the query's dtype."""
         head_dim = self.keys.shape[1]
         if query.dim() < 3 or query.shape[-1] != head_dim:
             raise ArgumentError(
@@ -80,7 +80,7 @@ class Shaw(Relative):
     def of_weights(
         self, weights: Float[Tensor, "*B H Tq Tk"], query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
     ) -> Float[Tensor, "*B H Tq d"]:
-        """Σ_j P_ij a^V_{clip(j−i)}, in the weights' dtype."""
+        """Return Σ_j P_ij a^V_{clip(j−i)}, in the weights' dtype."""
         if self.values is None:
             return super().of_weights(weights, query_places, key_places)
         check_places(weights, query_places, "query_places")

@@ -1,4 +1,4 @@
-"""Sinusoidal positions: fixed waves of growing length."""
+"""Sinusoidal positions: fixed waves of increasing wave length."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Sinusoidal", "sinusoidal"]
 
 
 def sinusoidal(length: int, dim: int, base: float = 10000.0) -> Float[Tensor, "length dim"]:
-    """The table of sinusoidal positions, in float32.
+    """Return the table of sinusoidal positions, in float32.
 
     P[i, 2j] = sin(i ω_j), P[i, 2j+1] = cos(i ω_j), with ω_j = base^(−2j/dim).
 
-    Each pair of columns (2j, 2j+1) is a hand that turns by ω_j a step, as the digits of a binary counter do, the
-    higher ones more slowly. A shift by δ is therefore the same rotation at every i:
+    Each pair of columns (2j, 2j+1) is a vector that turns by ω_j per step, faster for small j, like the low digits of
+    a counter. A shift by δ is therefore the same rotation at every i:
 
         [P[i+δ, 2j]; P[i+δ, 2j+1]] = R(δ ω_j) [P[i, 2j]; P[i, 2j+1]],   R(φ) = [[cos φ, sin φ], [−sin φ, cos φ]].
 
@@ -51,16 +51,16 @@ def _waves(steps: Int[Tensor, "*places"], dim: int, base: float) -> Float[Tensor
 
 
 class Sinusoidal(nn.Module):
-    """Adds sinusoidal positions to embeddings, or sets them behind.
+    """Sinusoidal positions: fixed waves are added to the embeddings, or appended to their features.
 
     aⁱ + P[i] (``mode="add"``) or [aⁱ; P[i]] (``mode="concat"``), with P as in `sinusoidal`.
 
-    There is nothing to learn, nothing in the ``state_dict``, and no longest length. The waves are float32 whatever
-    the dtype of the model; the output has the dtype of the input.
+    There are no parameters, no entries in the ``state_dict``, and no longest length. The waves are float32 for models
+    of any dtype; the output has the dtype of the input.
 
     Shapes: x (..., T, D) with D = ``dim`` when added; keep (..., T), True = a token; output (..., T, D) or
-    (..., T, D + dim). ``offset`` is the number of tokens before x[..., 0, :]: one number, or one a sequence (...,).
-    Positions count the kept tokens, so that a padded sequence, left or right, is encoded as it is alone.
+    (..., T, D + dim). ``offset`` is the number of tokens before x[..., 0, :]: one number, or one per sequence (...,).
+    Positions count the kept tokens, so that a sequence with padding on either side is encoded like the same one alone.
     Errors: `ArgumentError` for wrong sizes, naming them.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5.
 
@@ -88,11 +88,11 @@ class Sinusoidal(nn.Module):
         keep: Bool[Tensor, "*batch T"] | None = None,
         offset: int | Int[Tensor, "*batch"] = 0,
     ) -> Float[Tensor, "*batch T _"]:
-        """Return x (..., T, D) with the positions of its tokens added or set behind."""
+        """Return x (..., T, D) with the waves of its positions added or appended."""
         steps = places(x, keep, offset)
         if isinstance(offset, Tensor):
             return join(x, _waves(steps, self.dim, self.base), self.mode)
-        # All places lie in T rows of the table: with padding, a look-up costs a tenth of sines for all tokens.
+        # All places lie in T rows of a table: with padding, a look-up costs a tenth of sines for all tokens.
         table = _waves(torch.arange(offset, offset + x.shape[-2], device=x.device), self.dim, self.base)
         return join(x, nn.functional.embedding(steps - offset, table), self.mode)
 

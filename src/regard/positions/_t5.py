@@ -17,13 +17,13 @@ __all__ = ["T5Bias"]
 
 
 class T5Bias(Relative):
-    """Adds a learned bias to each score, one for each head and bucket of distances.
+    """T5's relative bias: a learned number for each head and bucket of distances is added to the scores.
 
     bias_hij = weight[bucket(j − i), h].
 
-    Half of the buckets hold one distance each, 0, 1, 2, …; the others ever more, their edges in geometric progression
-    up to ``max_distance``, from which all distances share the last. ``bidirectional``, earlier and later keys have
-    half of the buckets each; otherwise all later keys count as distance 0 (a causal mask hides them).
+    Half of the buckets hold one distance each, 0, 1, 2, …; the edges of the others grow geometrically up to
+    ``max_distance``, from which on all distances share the last bucket. With ``bidirectional``, earlier and later keys
+    have half of the buckets each; otherwise all later keys count as distance 0 (a causal mask hides them).
 
     ``weight`` begins as N(0, 0.02²). T5 itself does not divide its scores by √d (``score="dot"``), and shares one table
     among its layers: give all of them the same `T5Bias`.
@@ -72,17 +72,17 @@ class T5Bias(Relative):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the biases anew."""
+        """Draw the biases again."""
         nn.init.normal_(self.weight, std=0.02)
 
     def bucket(self, distances: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
-        """The bucket of each distance j − i, from query to key."""
+        """Return the bucket of each distance j − i, from query to key."""
         return self._bucket_of[distances.clamp(-self.max_distance, self.max_distance) + self.max_distance]
 
     def bias(
         self, query: Float[Tensor, "*B H Tq d"], query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
     ) -> Float[Tensor, "*b H Tq Tk"]:
-        """weight[bucket(j − i), h], in the query's dtype."""
+        """Return weight[bucket(j − i), h], in the query's dtype."""
         check_heads(query, self.num_heads, "T5Bias")
         check_places(query, query_places, "query_places")
         # In float32 at least: a GPU adds up the gather's gradient, a number for each key, in the table's own dtype.
@@ -98,7 +98,7 @@ class T5Bias(Relative):
 
 
 def _edges(buckets: int, max_distance: int) -> list[int]:
-    """Where each bucket of one side but the first begins: the least whole x ≥ exact · (max_distance / exact)^(k/m).
+    """Return where each bucket of a side but the first begins: the least int x ≥ exact · (max_distance / exact)^(k/m).
 
     Found with whole numbers, x^m ≥ exact^(m−k) · max_distance^k, as logarithms may miss an edge that is a whole number.
     """
