@@ -85,7 +85,7 @@ def test_mistakes_are_one_line(folders: dict[str, Path], regard: Command, tmp_pa
         "empty.txt: expected a text, found none; check the file"
     )
     assert "expected a text with at least one token" in regard("look", encoder, "").error
-    assert "does not go on; leave --generate away" in regard("look", encoder, "cat", "--generate", "3").error
+    assert "which does not generate text; remove it" in regard("look", encoder, "cat", "--generate", "3").error
     assert "cannot write" in regard("look", encoder, "cat", "--out", tmp_path / "no" / "a.html").error
     assert regard("look", tmp_path / "a.gguf", "cat").error.endswith(
         "a.gguf: expected a GGUF file, but there is no such file; check the path"

@@ -15,7 +15,7 @@ from packaged import MINILM, folder_of
 from regard import Observe, causal, watch
 from regard.data.pairs import Example, Pairs, Units
 from regard.look import Layer, WatchRecord
-from regard.look.local_models import Target
+from regard.look.local_models import LocalModel
 from regard.look.runs import watch_answer
 from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Rotary
@@ -160,9 +160,9 @@ TEXTS = [
 
 def test_a_bert_has_a_head_for_the_previous_token() -> None:
     """Clark et al. 2019, arXiv 1906.04341, section 3.1."""
-    target = Target.open(folder_of(MINILM) / "model")
+    local = LocalModel.open(folder_of(MINILM) / "model")
     for text in TEXTS:
-        best = max(target.look(text).record.summary(target.separators), key=lambda one: one.previous)
+        best = max(local.watch(text).record.summary(local.separators), key=lambda one: one.previous)
         assert (best.layer, best.head) == ("encoder.layer.0.attention.self", 2)
         assert best.previous > 0.85
 
@@ -171,9 +171,9 @@ def test_a_bert_has_a_head_for_the_previous_token() -> None:
 @pytest.mark.xdist_group("smollm2")
 def test_a_language_model_rests_on_its_first_token_from_the_fourth_layer_on(smollm2: Path) -> None:
     """Xiao et al. 2023, arXiv 2309.17453, section 3.1: the attention sink."""
-    target = Target.open(smollm2)
+    local = LocalModel.open(smollm2)
     for text in TEXTS:
-        heads = target.look(text).record.summary()
+        heads = local.watch(text).record.summary()
         assert len(heads) == 30 * 9
         shares = [mean(one.first for one in heads[9 * layer : 9 * layer + 9]) for layer in range(30)]
         assert max(shares[:2]) < 0.2  # as by chance: these look at what stands near

@@ -17,7 +17,7 @@ from regard.errors import DataError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.look.local_models import Looked, Passage, Target
+    from regard.look.local_models import LocalModel, Passage, WatchedText
     from regard.look.reading.heads import Summary
 
 _PAGE = Path("look.html")
@@ -30,22 +30,22 @@ def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> No
     os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client
     if not sys.stderr.isatty():
         os.environ["TQDM_DISABLE"] = "1"  # progress is for people
-    from regard.look.local_models import Target
+    from regard.look.local_models import LocalModel
     from regard.look.page.html import report
 
     text = _text(text)
-    target = Target.open(path)
-    looked = target.look(text, generate=options["generate"])
-    if looked.cut:
-        note("the text of {:,} tokens is cut to the {:,} that the model takes".format(*looked.cut))
-    heads = looked.record.summary(target.separators)
+    model = LocalModel.open(path)
+    watched = model.watch(text, generate=options["generate"])
+    if watched.cut:
+        note("the text of {:,} tokens is cut to the {:,} that the model takes".format(*watched.cut))
+    heads = watched.record.summary(model.separators)
     if options["as_json"]:
-        print(_json(target, looked, heads))
+        print(_json(model, watched, heads))
     else:
-        _tell(looked, heads)
+        _tell(watched, heads)
     if out is not None or not options["as_json"]:
-        shown = {"tokenizer": target.tokenizer, "tokens": looked.tokens, "title": target.name}
-        written = report(looked.record, out or _PAGE, **shown, summaries=heads)
+        shown = {"tokenizer": model.tokenizer, "tokens": watched.tokens, "title": model.name}
+        written = report(watched.record, out or _PAGE, **shown, summaries=heads)
         print(written, file=sys.stderr if options["as_json"] else sys.stdout)
 
 
@@ -61,14 +61,14 @@ def _text(given: str) -> str:
     return text
 
 
-def _tell(looked: Looked, heads: Sequence[Summary]) -> None:
+def _tell(watched: WatchedText, heads: Sequence[Summary]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    if looked.answer is not None:
-        console.print(looked.answer, markup=False)
-    if len(looked.passages) > 1:
-        console.print(_of_passages(looked.passages))
+    if watched.answer is not None:
+        console.print(watched.answer, markup=False)
+    if len(watched.passages) > 1:
+        console.print(_of_passages(watched.passages))
     pointed = [one for one in heads if one.words]
     if pointed:
         console.print(_of_heads(pointed))
@@ -102,17 +102,17 @@ def _of_passages(passages: Sequence[Passage]) -> Table:
     return table
 
 
-def _json(target: Target, looked: Looked, heads: Sequence[Summary]) -> str:
+def _json(model: LocalModel, watched: WatchedText, heads: Sequence[Summary]) -> str:
     def finite(number: Any) -> Any:
         return None if isinstance(number, float) and math.isnan(number) else number
 
     about = {
-        "model": target.name,
-        "kind": target.kind,
-        "answer": looked.answer,
+        "model": model.name,
+        "kind": model.kind,
+        "answer": watched.answer,
         "passages": [
             {"text": text, "tokens": [tokens.start, tokens.stop], "share": share}
-            for text, tokens, share in looked.passages
+            for text, tokens, share in watched.passages
         ],
         "heads": [{name: finite(number) for name, number in asdict(one).items()} for one in heads],
     }

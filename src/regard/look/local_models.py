@@ -1,4 +1,4 @@
-"""A language model on disk, as Hugging Face or llama.cpp write them: opened, run on a text, and watched."""
+"""Language models on disk, as Hugging Face or llama.cpp write them: opened, run on a text, and watched."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
     from regard.look.watch_record import WatchRecord
 
-__all__ = ["Looked", "Passage", "Target", "is_model", "passages"]
+__all__ = ["LocalModel", "Passage", "WatchedText", "is_model", "passages"]
 
 Kind = Literal["encoder", "causal", "seq2seq"]
 
 _EXTRA = "pip install 'regard[huggingface]'"
 _TOKENIZERS = ("tokenizer*", "vocab*", "merges.txt", "spiece.model", "*.bpe.model", "*.spm")
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel")
-_ANSWER = 128  # tokens of an answer, where neither the caller nor the model says how many
+_ANSWER = 128  # tokens of an answer, if neither the caller nor the model sets a number
 _FIRST, _ANSWERED = "(the first token)", "(the answer itself)"
-_SHORT = 512  # tokens up to which queries and keys are kept for the page
+_SHORT = 512  # tokens of a text whose queries and keys are kept for the page
 _MEMORY = 2**31
 _PARTS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?])\s+|(?<=[。！？])"))
 
 
 class Passage(NamedTuple):
-    """A part of a long text, its tokens, and the share of the answer's weights that fell on it."""
+    """A part of a long text, its tokens, and its share of the weights of the answer."""
 
     text: str
     tokens: slice
@@ -42,12 +42,12 @@ class Passage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Looked:
-    """One text as a model went over it.
+class WatchedText:
+    """The record of a model that read one text.
 
-    ``answer`` is what it went on with, or what it answered; ``passages`` are what that was read from, the mean over
-    all heads. ``tokens`` are what a page is to call the rows of alignments. ``cut`` tells, of a text that was longer
-    than the model takes, how many tokens it had and was cut to.
+    - ``answer``: the generated text, and ``passages`` the shares of its attention, the mean over all heads
+    - ``tokens``: the labels of the rows of alignments, for a page
+    - ``cut``: the number of tokens of a text that is too long for the model, and the number to which it was cut
     """
 
     record: WatchRecord
@@ -58,7 +58,7 @@ class Looked:
 
 
 def is_model(path: Path) -> bool:
-    """Whether this is the folder of a Hugging Face model, or a GGUF file, rather than a run."""
+    """Return whether this is the folder of a Hugging Face model, or a GGUF file, rather than a run."""
     if path.suffix == ".gguf":
         return True
     try:
@@ -71,10 +71,10 @@ def is_model(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Target:
-    """A model with its tokenizer, ready to be watched.
+class LocalModel:
+    """A model with its tokenizer.
 
-    ``kind``: an "encoder" reads a text; a "causal" model reads it and may go on; a "seq2seq" model answers it.
+    ``kind``: an "encoder" reads a text, a "causal" model can continue it, a "seq2seq" model answers it.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Target:
     tokenizer: Any
 
     @classmethod
-    def open(cls, path: Path) -> Target:
-        """Open a folder, or a GGUF file, without the network; RegardError says in one line what is missing or wrong."""
+    def open(cls, path: Path) -> LocalModel:
+        """Open a folder, or a GGUF file, without the network; RegardError if a file is missing or damaged."""
         folder, options = _located(path)
         _check_installed("transformers", *(["gguf", "accelerate"] if "gguf_file" in options else []))
         if "gguf_file" not in options and not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
@@ -111,65 +111,62 @@ class Target:
         """The ids of the tokens that stand between texts, or end one."""
         return separator_ids(self.tokenizer)
 
-    def look(self, text: str, *, generate: int | None = None) -> Looked:
-        """Run the model over a text and watch it.
+    def watch(self, text: str, *, generate: int | None = None) -> WatchedText:
+        """Run the model on a text and watch it.
 
-        A causal model goes on for up to ``generate`` tokens where that is given, a seq2seq model always answers, with
-        the beam search that its own settings say. What it was to say is known when it is watched: in one pass over
-        text and answer, so that the rows are those of the answer, whatever hypotheses there were.
+        A causal model continues the text by up to ``generate`` tokens if that is given; a seq2seq model always
+        answers, with the beam search of its own settings. The answer is generated first and then watched in one pass
+        over text and answer, so that the rows are those of the answer, not of other hypotheses.
 
-        Raises ArgumentError for a text without a token, or an encoder that is to generate.
+        Raises ArgumentError for a text without tokens, and for ``generate`` with an encoder.
         """
         import torch
 
         from regard.look.watching.watch import watch
 
         if generate is not None and self.kind == "encoder":
-            raise ArgumentError(
-                f"{self.name} is an encoder, which reads a text and does not go on; leave --generate away"
-            )
-        inputs, offsets, cut = self._read(text, generate or 0)
+            raise ArgumentError(f"--generate: {self.name} is an encoder, which does not generate text; remove it")
+        inputs, offsets, cut = self._encode(text, generate or 0)
         length = inputs["input_ids"].shape[1]
         answers = self.kind == "seq2seq" or generate is not None
-        keep = answers or length <= _SHORT
         with _quiet(), torch.inference_mode():
-            ids = self._generated(inputs, generate) if answers else None
+            ids = self._generate(inputs, generate) if answers else None
             if ids is None:
                 called = inputs
             elif self.kind == "seq2seq":
-                called = {**inputs, "decoder_input_ids": ids[:, :-1]}  # the last is said, and read no more
+                called = {**inputs, "decoder_input_ids": ids[:, :-1]}  # the last token is never read
             else:
                 called = {"input_ids": ids}
-            with watch(self.model, keep_inputs=keep, memory=_MEMORY) as record:
+            with watch(self.model, keep_inputs=answers or length <= _SHORT, memory=_MEMORY) as record:
                 self.model(**called)
         if ids is None:
-            return Looked(record, cut=cut)
+            return WatchedText(record, cut=cut)
         begin = 1 if self.kind == "seq2seq" else length
         answer = self.tokenizer.decode(ids[0, begin:], skip_special_tokens=True)
         parts = passages(text, offsets)
-        if self.kind == "causal":  # heads that look for nothing rest on the first token: that is no reading
+        if self.kind == "causal":  # unused heads attend to the first token, whatever it is
             parts = [(part, slice(max(at.start, 1), at.stop)) for part, at in parts if at.stop > 1]
             parts = [(_FIRST, slice(0, 1)), *parts, (_ANSWERED, slice(length, None))]
         tokens = {"answer": self.tokenizer.convert_ids_to_tokens(ids[0, 1:])} if self.kind == "seq2seq" else None
-        queries = slice(begin - 1, ids.shape[1] - 1)  # those that told the answer's tokens, each from the one before
-        shares = record.attention_on(queries, [tokens for _, tokens in parts]).mean((0, 1))
+        queries = slice(begin - 1, ids.shape[1] - 1)  # each token is predicted at the position before it
+        shares = record.attention_on(queries, [at for _, at in parts]).mean((0, 1))
         read = [Passage(*part, float(share)) for part, share in zip(parts, shares, strict=True)]
-        return Looked(record, answer, read, tokens, cut)
+        return WatchedText(record, answer, read, tokens, cut)
 
-    def _read(self, text: str, room: int) -> tuple[dict[str, Tensor], list[tuple[int, int]], tuple[int, int] | None]:
-        """The model's inputs, where each token stands in the text, and from how many to how many it was cut."""
+    def _encode(self, text: str, room: int) -> tuple[dict[str, Tensor], list[tuple[int, int]], tuple[int, int] | None]:
+        """Return the inputs, the offsets of tokens in the text, and the numbers of tokens before and after a cut."""
         from regard.look.reading.words import spell_out
 
-        most = self._most() - (room if self.kind == "causal" else 0)
-        if most < 1:
+        longest = self._max_tokens() - (room if self.kind == "causal" else 0)
+        if longest < 1:
             raise ArgumentError(
-                f"--generate: expected less than the {self._most()} tokens that the model takes, got {room}"
+                f"--generate: expected fewer than the {self._max_tokens()} tokens that the model takes, got {room}"
             )
         fast = self.tokenizer.is_fast
         with _quiet():
             whole = len(self.tokenizer(text)["input_ids"])
             encoded = self.tokenizer(
-                text, truncation=True, max_length=most, return_offsets_mapping=fast, return_tensors="pt"
+                text, truncation=True, max_length=longest, return_offsets_mapping=fast, return_tensors="pt"
             )
         ids = encoded["input_ids"][0].tolist()
         special = set(self.tokenizer.all_special_ids)
@@ -180,24 +177,24 @@ class Target:
         else:
             tokens = self.tokenizer.convert_ids_to_tokens(ids)
             offsets = spell_out(tokens, self.tokenizer.all_special_tokens)[1]
-        return dict(encoded), offsets, (whole, most) if whole > most else None
+        return dict(encoded), offsets, (whole, longest) if whole > longest else None
 
-    def _most(self) -> int:
-        """The most tokens that the model takes."""
-        said = (self.tokenizer.model_max_length, getattr(self.model.config, "max_position_embeddings", None))
-        return int(min((n for n in said if isinstance(n, int) and n > 0), default=2**31))
+    def _max_tokens(self) -> int:
+        """Return the largest number of tokens that the model takes."""
+        limits = (self.tokenizer.model_max_length, getattr(self.model.config, "max_position_embeddings", None))
+        return int(min((n for n in limits if isinstance(n, int) and n > 0), default=2**31))
 
-    def _generated(self, inputs: dict[str, Tensor], most: int | None) -> Tensor:
-        """The ids (1, T) of the best answer, behind those of the text where the model goes on with it."""
+    def _generate(self, inputs: dict[str, Tensor], tokens: int | None) -> Tensor:
+        """Return the ids (1, T) of the best answer; of a causal model, after those of the text."""
         config = self.model.generation_config
-        most = most or config.max_new_tokens or _ANSWER
+        tokens = tokens or config.max_new_tokens or _ANSWER
         pad = config.pad_token_id if config.pad_token_id is not None else self.tokenizer.eos_token_id
-        ids: Tensor = self.model.generate(**inputs, max_new_tokens=most, do_sample=False, pad_token_id=pad)
+        ids: Tensor = self.model.generate(**inputs, max_new_tokens=tokens, do_sample=False, pad_token_id=pad)
         return ids[:1]
 
 
 def passages(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[str, slice]]:
-    """The parts of a text with their tokens: paragraphs, or else lines, or else sentences.
+    """Split a text into parts with their tokens: paragraphs, or else lines, or else sentences.
 
     >>> passages("One. Two three.", [(0, 3), (3, 4), (5, 8), (8, 14), (14, 15)])
     [('One.', slice(0, 2, None)), ('Two three.', slice(2, 5, None))]
@@ -216,7 +213,7 @@ def passages(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[str, s
 
 
 def _located(path: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder, and how to read from it: its own code is not run, and nothing is fetched."""
+    """Return the folder, and the options to read from it: its own code is not run, and nothing is fetched."""
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -245,24 +242,24 @@ def _kind(config: Any, *, gguf: bool) -> Kind:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within, transformers says nothing of its own."""
+    """Silence transformers within."""
     from transformers.utils import logging
 
-    said: Any = logging
-    level, bars = said.get_verbosity(), said.is_progress_bar_enabled()
-    said.set_verbosity_error()
-    said.disable_progress_bar()
+    log: Any = logging
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
     try:
         yield
     finally:
-        said.set_verbosity(level)
+        log.set_verbosity(level)
         if bars:
-            said.enable_progress_bar()
+            log.enable_progress_bar()
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Within, whatever transformers complains of becomes one line."""
+    """Turn any error within into a RegardError of one line."""
     try:
         yield
     except Exception as error:  # a damaged file can raise anything
