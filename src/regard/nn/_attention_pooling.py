@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
-from regard.functional import attention
+from regard.functional.attention import attend
 from regard.nn._parts import HeadScore, check_size, described, glorot_
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ class AttentionPooling(nn.Module):
     ) -> Float[Tensor, "*B dim"] | tuple[Float[Tensor, "*B dim"], Observation]:
         """Return the weighted mean (B, dim) of the states x (B, T, dim), with ``observe`` also the statistics."""
         check_size(x, self.k_proj.in_features, "x")
-        heads = self.query.shape[0]
-        keys, values = (part.unflatten(-1, (heads, -1)).transpose(-3, -2) for part in (self.k_proj(x), x))
+        size = self.query.shape[0], -1
+        keys, values = (part.unflatten(-1, size).transpose(-3, -2) for part in (self.k_proj(x), x))
         query = self.query.to(keys.dtype).unsqueeze(1).expand(*keys.shape[:-2], 1, -1)
-        answer = attention(query, keys, values, score=self.score(), mask=mask, observe=observe, impl=self.impl)
-        pooled = (answer if isinstance(answer, Tensor) else answer[0]).flatten(-3)
-        return pooled if isinstance(answer, Tensor) else (pooled, answer[1])
+        heads, statistics = attend(query, keys, values, score=self.score(), mask=mask, observe=observe, impl=self.impl)
+        pooled = heads.flatten(-3)
+        return pooled if statistics is None else (pooled, statistics)

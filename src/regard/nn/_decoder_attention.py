@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
-from regard.functional import Additive, Dot, ScaledDot, attention
+from regard.functional import Additive, Dot, ScaledDot
+from regard.functional.attention import attend
 from regard.nn._parts import check_size, described, glorot_
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _context(
         )
     step = query.dim() == 2
     # Views whose gradients are views: an index such as [:, 0] would fill a tensor of zeros on the way back.
-    answer = attention(
+    context, statistics = attend(
         query.unsqueeze(1).unsqueeze(1) if step else query.unsqueeze(1),
         keys.unsqueeze(1),
         memory.unsqueeze(1),
@@ -44,9 +45,9 @@ def _context(
         observe=observe,
         impl=impl,
     )
-    context = (answer if isinstance(answer, Tensor) else answer[0]).squeeze(1)
+    context = context.squeeze(1)
     context = context.squeeze(1) if step else context
-    return context if isinstance(answer, Tensor) else (context, answer[1])
+    return context if statistics is None else (context, statistics)
 
 
 class BahdanauAttention(nn.Module):

@@ -60,15 +60,13 @@ def attend_by_group(
 ) -> tuple[Float[Tensor, "*B H Tq Ev"], Observation | None]:
     """Compute `attention`, each group by its own score; ``order`` brings the groups' heads back into their order."""
     if len(groups) == 1:
-        return attend(
-            q, k, v, score=groups[0](), mask=mask, bias=bias, dropout_p=dropout_p, observe=observe, impl=impl
-        )
+        return attend(q, k, v, score=groups[0](), mask=mask, bias=bias, dropout_p=dropout_p, observe=observe, impl=impl)
     num_heads = q.shape[-3]
     shared = num_heads // k.shape[-3]
     outputs, observations = [], []
     for group in groups:
         heads = group.heads
-        output, observation = attend(
+        output, statistics = attend(
             q.index_select(-3, heads),
             k.index_select(-3, heads // shared),
             v.index_select(-3, heads // shared),
@@ -81,7 +79,7 @@ def attend_by_group(
             heads=heads,
         )
         outputs.append(output)
-        observations.append(observation)
+        observations.append(statistics)
     output = torch.cat(outputs, -3).index_select(-3, order)
     return output, _join([x for x in observations if x is not None], order, q.dim() - 3) if observe else None
 

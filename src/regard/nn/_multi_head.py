@@ -48,9 +48,9 @@ def attend_with_positions(
         return attend(q, k, v, bias=bias)
     # Values that are rows of the identity give the weights: by every kernel, after dropout, with gradients.
     rows = torch.eye(k.shape[-2], dtype=v.dtype, device=v.device).expand(*v.shape[:-1], k.shape[-2])
-    both, observation = attend(q, k, torch.cat([v, rows], -1), bias=bias)
+    both, statistics = attend(q, k, torch.cat([v, rows], -1), bias=bias)
     size = v.shape[-1]
-    return both[..., :size] + positions.of_weights(both[..., size:], *places), observation
+    return both[..., :size] + positions.of_weights(both[..., size:], *places), statistics
 
 
 class MultiHeadAttention(nn.Module):
@@ -191,11 +191,11 @@ class MultiHeadAttention(nn.Module):
             k, v = grown.append(k, v)
             if cache.window is not None and isinstance(mask, Mask):
                 mask, bias, places = within_window(cache.window, mask, bias, places, shape[-1], k.shape[-2])
-        output, observation = self._attend(q, k, v, mask, bias, observe, places)
+        output, statistics = self._attend(q, k, v, mask, bias, observe, places)
         if cache is not None and grown is not None:
             cache.adopt(grown)  # only now: a call that raises an error leaves the cache unchanged
         output = self._merge_heads(output)
-        return output if observation is None else (output, observation)
+        return output if statistics is None else (output, statistics)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         take_torch_state(state_dict, prefix)

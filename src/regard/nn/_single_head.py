@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from regard.functional import attention
+from regard.functional.attention import attend
 from regard.nn._parts import HeadScore, check_dropout, check_size, described, glorot_, with_causal
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class _SingleHead(nn.Module):
         batched = q.dim() == 3
         if batched:
             q, k, v = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
-        answer = attention(
+        output, statistics = attend(
             q,
             k,
             v,
@@ -78,9 +78,8 @@ class _SingleHead(nn.Module):
             observe=observe,
             impl=self.impl,
         )
-        output = answer if isinstance(answer, Tensor) else answer[0]
         output = output.squeeze(1) if batched else output
-        return output if isinstance(answer, Tensor) else (output, answer[1])
+        return output if statistics is None else (output, statistics)
 
 
 class SelfAttention(_SingleHead):

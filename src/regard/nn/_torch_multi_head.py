@@ -13,7 +13,8 @@ from torch.nn.functional import linear, pad
 
 from regard._eager import is_eager_on_cpu
 from regard.errors import ArgumentError, UnsupportedError
-from regard.functional import Mask, Observe, attention, causal, dense, padding
+from regard.functional import Mask, Observe, causal, dense, padding
+from regard.functional.attention import attend
 from regard.nn._parts import check_size, described
 
 if TYPE_CHECKING:
@@ -83,12 +84,14 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
         q, k, v = map(self._split_heads, self._projected(query, key, value))
         k, v = self._appended(k, self.bias_k), self._appended(v, self.bias_v)
         dropout_p = self.dropout if self.training else 0.0
-        if not need_weights:
-            return self._merge_heads(attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p), query), None
-        heads, seen = attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, observe=_WEIGHTS)
-        weights = _with_gradient(seen.weights, q, k, bias, self.head_dim**-0.5).to(query.dtype)
+        observe = _WEIGHTS if need_weights else None
+        heads, statistics = attend(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, observe=observe)
+        output = self._merge_heads(heads, query)
+        if statistics is None:
+            return output, None
+        weights = _with_gradient(statistics.weights, q, k, bias, self.head_dim**-0.5).to(query.dtype)
         weights = weights.mean(1) if average_attn_weights else weights
-        return self._merge_heads(heads, query), weights if query.dim() == 3 else weights.squeeze(0)
+        return output, weights if query.dim() == 3 else weights.squeeze(0)
 
     def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> _Sizes:
         """Check the shapes of the inputs; return those of the scores."""
