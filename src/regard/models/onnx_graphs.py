@@ -144,7 +144,7 @@ class _Recurrent(_StepwiseModel):
         super().__init__()
         self.model = model
         if isinstance(model.attention, BahdanauAttention):
-            model.attention.impl = "reference"  # plain operators: ONNX does not know the kernels of additive scores
+            model.attention.impl = "reference"  # plain operators: ONNX has no operator for additive scores
         size = model.config.hidden_dim
         self.memory = {"memory_last": ("batch", 1, size)}
         if model.attention is not None:

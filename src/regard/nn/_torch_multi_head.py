@@ -165,7 +165,7 @@ def _masks(
     if is_causal:
         if attn_mask is None:
             raise ArgumentError(
-                "is_causal=True says that attn_mask is the causal one, and needs it; got attn_mask=None"
+                "is_causal=True is a hint that attn_mask is causal, and needs it; got attn_mask=None"
             )
         band = causal(offset=0)
         if extra:
