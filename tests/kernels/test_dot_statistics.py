@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import regard
 from drawn import BIASES, EVERYTHING, MASKS, SHAPES, Call, calls, fixed_like, gradients, make_call, make_score
 from regard import Observe
-from regard._kernels.statistics import dot as dot_statistics
+from regard._kernels.mask_parts import MaskParts
+from regard._kernels.statistics import dot_blocks
 from regard.functional import observed
 
 DOTS = ["dot", "scaled_dot", "scale", "general", "general_heads"]
@@ -29,18 +30,18 @@ BLOCKS = [(1, 1), (40, 1), (1, 3), (200, 1), (1000, 1)]  # scores of a block, an
 @pytest.fixture(scope="module", autouse=True)
 def matrix_is_not_used() -> Iterator[None]:
     """The matrix of what the blocks are to answer would show nothing."""
-    with patch("regard.functional.observed.dot_statistics.fits_one_block", lambda *_: False):
+    with patch("regard.functional.observed.dot_blocks.fits_one_block", lambda *_: False):
         yield
 
 
 def in_blocks(call: Call, sizes: tuple[int, int], what: Observe, **more: Any) -> Any:
-    with patch.multiple(dot_statistics, _SCORES=sizes[0], _ROWS=sizes[1]):
+    with patch.multiple(dot_blocks, _SCORES=sizes[0], _ROWS=sizes[1]):
         return call.run(impl="sdpa", observe=what, **more)
 
 
 def observed_in_blocks(call: Call, sizes: tuple[int, int]) -> Any:
     score = make_score(call.score, call.weight)
-    with patch.multiple(dot_statistics, _SCORES=sizes[0], _ROWS=sizes[1]):
+    with patch.multiple(dot_blocks, _SCORES=sizes[0], _ROWS=sizes[1]):
         return observed(call.query, call.key, Observe(**ASKED), score=score, mask=call.mask, bias=call.bias)
 
 
@@ -86,7 +87,7 @@ def test_observed_tells_the_same(call: Call, sizes: tuple[int, int]) -> None:
 
 @given(calls(scores=DOTS), st.sampled_from(BLOCKS), st.sampled_from([0.0, 0.4]))
 def test_law_1_blocks_leave_the_output_as_it_is(call: Call, sizes: tuple[int, int], dropout_p: float) -> None:
-    with patch.multiple(dot_statistics, _SCORES=sizes[0], _ROWS=sizes[1]):
+    with patch.multiple(dot_blocks, _SCORES=sizes[0], _ROWS=sizes[1]):
         torch.manual_seed(1)
         plain = gradients(call, dropout_p=dropout_p, impl="sdpa")
         random_state = torch.get_rng_state()
@@ -243,9 +244,9 @@ def test_a_block_computes_no_more_keys_than_it_sees() -> None:
     query = torch.empty(1, 1, 997, 2)
     sizes = {}
     for name, (low, high) in {"all": (-997, 997), "causal": (-997, 1), "window": (-6, 1)}.items():
-        looked = dot_statistics.Looked(query, query, 1.0, low, high, None, None, None)
-        with patch.multiple(dot_statistics, _SCORES=1, _ROWS=10):
-            blocks = list(dot_statistics._blocks(looked, dot_statistics._SCORES))
+        scores = dot_blocks.DotScores(query, query, 1.0, None, MaskParts(low, high, None, None), None)
+        with patch.multiple(dot_blocks, _SCORES=1, _ROWS=10):
+            blocks = list(dot_blocks._blocks(scores, dot_blocks._SCORES))
         assert [block.rows.start for block in blocks] == list(range(0, 997, 10))
         sizes[name] = sum((b.rows.stop - b.rows.start) * (b.keys.stop - b.keys.start) for b in blocks)
     assert sizes["all"] == 997**2
@@ -257,7 +258,7 @@ def test_a_block_computes_no_more_keys_than_it_sees() -> None:
 @pytest.mark.parametrize("heads", [1, 6])
 def test_blocks_are_small_whatever_the_band(low: int, heads: int) -> None:
     query, key = torch.empty(2, heads, 32749, 1), torch.empty(2, 1, 32749, 1)
-    looked = dot_statistics.Looked(query, key, 1.0, low, 1, None, None, None)
-    for block in dot_statistics._blocks(looked, dot_statistics._SCORES):
+    scores = dot_blocks.DotScores(query, key, 1.0, None, MaskParts(low, 1, None, None), None)
+    for block in dot_blocks._blocks(scores, dot_blocks._SCORES):
         _, _, rows, keys = (at.stop - at.start for at in block)
-        assert rows * keys <= max(dot_statistics._SCORES, dot_statistics._ROWS * 32749)
+        assert rows * keys <= max(dot_blocks._SCORES, dot_blocks._ROWS * 32749)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._kernels.statistics.from_weights import Asked
+from regard._kernels.dtypes import accumulation_dtype
+from regard._kernels.statistics.request import StatisticsRequest
 from regard.errors import UnsupportedError
 
 __all__ = ["additive", "statistics"]
@@ -71,7 +72,7 @@ def _additive_fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tup
     if save:
         raise UnsupportedError("weights are saved in eager mode alone")
     output = value.new_empty(*query.shape[:-1], value.shape[-1])
-    return output, value.new_empty(query.shape[:-1] if kernel == "triton" else 0, dtype=_wide(value.dtype))
+    return output, value.new_empty(query.shape[:-1] if kernel == "triton" else 0, dtype=accumulation_dtype(value.dtype))
 
 
 def _backward_of(
@@ -198,19 +199,19 @@ def _statistics(
     offsets: Sequence[int],
     kernel: str,
 ) -> list[Tensor]:
-    asked = Asked(names, received, rows, top, offsets)
+    request = StatisticsRequest(names, received, rows, top, offsets)
     if kernel == "triton":
         from regard._kernels.triton import additive as triton
 
         inputs = triton.Inputs(query, key, value, weight, bias, table, keep, low, high)
-        found = triton.gather(inputs, asked)
+        answers = triton.statistics(inputs, request)
     else:
         from regard._kernels.cpu import additive as cpu
-        from regard._kernels.cpu import additive_statistics as cpu_statistics
+        from regard._kernels.cpu import additive_statistics
 
         problem = cpu.pose(query, key, value, weight, cpu.Masked(bias, table, keep, low, high))
-        found = cpu_statistics.gather(problem, asked)
-    return [x.to(y.dtype).view(y.shape) for x, y in zip(found, _like(query, key, asked), strict=True)]
+        answers = additive_statistics.statistics(problem, request)
+    return [x.to(y.dtype).view(y.shape) for x, y in zip(answers, _empty_answers(query, key, request), strict=True)]
 
 
 torch.library.impl("regard::additive_statistics", _DEVICES, _statistics)
@@ -218,26 +219,13 @@ torch.library.impl("regard::additive_statistics", _DEVICES, _statistics)
 
 @torch.library.register_fake("regard::additive_statistics")
 def _statistics_fake(query: Tensor, key: Tensor, *rest: Any) -> list[Tensor]:
-    return _like(query, key, Asked(*rest[-6:-1]))
+    return _empty_answers(query, key, StatisticsRequest(*rest[-6:-1]))
 
 
-def _like(query: Tensor, key: Tensor, asked: Asked) -> list[Tensor]:
-    """Empty tensors for what is asked, in the order of the names."""
+def _empty_answers(query: Tensor, key: Tensor, request: StatisticsRequest) -> list[Tensor]:
     L, heads, Tq, _ = query.shape
-    keys, dtype = key.shape[2], _wide(query.dtype)
-    sizes = {
-        "weights": (Tq, keys),
-        "rows": (len(asked.rows), keys),
-        "received": (keys,),
-        "top": (Tq, asked.top),
-        "keys": (Tq, asked.top),
-        "offsets": (Tq, len(asked.offsets)),
-    }
+    dtype = accumulation_dtype(query.dtype)
     return [
-        query.new_empty((L, heads, *sizes.get(name, (Tq,))), dtype=torch.int64 if name == "keys" else dtype)
-        for name in asked.names
+        query.new_empty((L, heads, *size), dtype=torch.int64 if name == "keys" else dtype)
+        for name, size in request.sizes(Tq, key.shape[2]).items()
     ]
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32

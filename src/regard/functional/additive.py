@@ -58,5 +58,5 @@ def _worth_saving(call: PreparedCall) -> bool:
 def _statistics(
     call: PreparedCall, what: Observe, inputs: tuple[Tensor | None, ...], low: int, high: int
 ) -> Observation:
-    asked = asked_of(what, call.shape[-1])
-    return answered(asked, ops.statistics(*inputs, low, high, *asked, call.kernel), call.shape)
+    request = asked_of(what, call.shape[-1])
+    return answered(request, ops.statistics(*inputs, low, high, *request, call.kernel), call.shape)

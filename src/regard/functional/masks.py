@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard._kernels.mask_parts import MaskParts
 from regard.errors import ArgumentError
 
 __all__ = ["Mask", "causal", "dense", "from_torch", "padding", "window"]
@@ -39,15 +40,6 @@ class Band(NamedTuple):
         size = [] if self.before is None else [str(self.before)]
         offset = [] if self.offset is None else [f"offset={self.offset}"]
         return f"{'window' if size else 'causal'}({', '.join(size + offset)})"
-
-
-class Parts(NamedTuple):
-    """Query i sees the keys j with ``i + low <= j < i + high`` that ``keep`` (B, Tk) and ``table`` leave."""
-
-    low: int
-    high: int
-    keep: Tensor | None
-    table: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +127,7 @@ class Mask:
             kept = keep if kept is None else kept & keep
         return None if kept is None else kept.view(kept.shape[0], *[1] * (len(shape) - 3), kept.shape[1])
 
-    def parts(self, shape: Sequence[int], device: torch.device) -> Parts:
+    def parts(self, shape: Sequence[int], device: torch.device) -> MaskParts:
         """The mask as a kernel takes it that knows structure; nothing of the size of the scores is made."""
         queries, keys = shape[-2], shape[-1]
         low, high = -queries, keys
@@ -150,7 +142,7 @@ class Mask:
         if keep is not None and len(shape) == 3:  # the first axis, to which padding belongs, is that of the heads
             table = keep.unsqueeze(-2) if table is None else table & keep.unsqueeze(-2)
             keep = None
-        return Parts(low, high, None if keep is None else keep.reshape(keep.shape[0], keys), table)
+        return MaskParts(low, high, None if keep is None else keep.reshape(keep.shape[0], keys), table)
 
     def of_last_keys(self, keys: int, total: int) -> Mask:
         """The mask of the last ``keys`` keys, of one that is about ``total`` of them.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from regard._kernels.statistics.from_weights import Asked
+from regard._kernels.statistics import from_weights
+from regard._kernels.statistics.request import StatisticsRequest
 from regard.errors import ArgumentError
 
 __all__ = ["Observation", "Observe", "Top"]
@@ -98,7 +98,7 @@ class Observation:
 _FLAGS = ("weights", "entropy", "logsumexp", "position", "max", "distance")
 
 
-def asked_of(what: Observe, keys: int) -> Asked:
+def asked_of(what: Observe, keys: int) -> StatisticsRequest:
     """What there is to compute, in the terms of kernels, for so many keys."""
     names = [name for name in _FLAGS if getattr(what, name)]
     received = what.received if isinstance(what.received, Tensor) else None
@@ -108,65 +108,26 @@ def asked_of(what: Observe, keys: int) -> Asked:
     if what.top is not None:
         names += ["top", "keys"]
     top = 0 if what.top is None else min(what.top, keys)
-    return Asked(names, received, list(what.rows or ()), top, list(what.offsets or ()))
+    return StatisticsRequest(names, received, list(what.rows or ()), top, list(what.offsets or ()))
 
 
-def answered(asked: Asked, answers: Sequence[Tensor], shape: Sequence[int]) -> Observation:
+def answered(request: StatisticsRequest, answers: Sequence[Tensor], shape: Sequence[int]) -> Observation:
     """The kernel's answers as an `Observation` of scores of this shape (..., Tq, Tk)."""
-    found: dict[str, Any] = dict(zip(asked.names, answers, strict=True))
-    queries, keys = shape[-2:]
-    sizes = {
-        "weights": (queries, keys),
-        "rows": (len(asked.rows), keys),
-        "received": (keys,),
-        "top": (queries, asked.top),
-        "keys": (queries, asked.top),
-        "offsets": (queries, len(asked.offsets)),
+    sizes = request.sizes(*shape[-2:])
+    found: dict[str, Any] = {
+        name: answer.view(*shape[:-2], *sizes[name]) for name, answer in zip(request.names, answers, strict=True)
     }
-    for name, answer in found.items():
-        found[name] = answer.view(*shape[:-2], *sizes.get(name, (queries,)))
     if "top" in found:
         found["top"] = Top(found["top"], found.pop("keys"))
     return Observation(**found)
 
 
-def summarise(what: Observe, weights: Tensor, logsumexp: Tensor | None, hidden: Tensor | None) -> Observation:
-    """Answer from the matrix of weights (..., Tq, Tk); ``hidden`` are the places that may not be attended."""
-    queries, keys = weights.shape[-2:]
-    places = torch.arange(keys - queries, keys, device=weights.device)[:, None]  # where the queries stand
-    per_query = what.received.to(weights.dtype)[..., None] if isinstance(what.received, Tensor) else None
-    asked_received = per_query is not None or what.received is True
-    return Observation(
-        weights=weights if what.weights else None,
-        rows=None if what.rows is None else weights[..., list(what.rows), :],
-        entropy=torch.special.entr(weights).sum(-1) if what.entropy else None,
-        logsumexp=logsumexp if what.logsumexp else None,
-        received=(weights if per_query is None else per_query * weights).sum(-2) if asked_received else None,
-        top=None if what.top is None else _top(weights, min(what.top, keys), hidden),
-        position=weights @ torch.arange(keys, dtype=weights.dtype, device=weights.device) if what.position else None,
-        max=(weights.amax(-1) if keys else weights.new_zeros(weights.shape[:-1])) if what.max else None,
-        distance=_distance(weights, places) if what.distance else None,
-        offsets=None if what.offsets is None else _at_offsets(weights, places, what.offsets),
-    )
+def statistics_of_weights(
+    what: Observe, weights: Tensor, logsumexp: Tensor | None, hidden: Tensor | None
+) -> Observation:
+    """Return the statistics of a matrix of weights (..., Tq, Tk); ``hidden`` marks the keys that are masked.
 
-
-def _distance(weights: Tensor, places: Tensor) -> Tensor:
-    away = (places - torch.arange(weights.shape[-1], device=weights.device)).abs()
-    return (weights * away).sum(-1)
-
-
-def _at_offsets(weights: Tensor, places: Tensor, offsets: Sequence[int]) -> Tensor:
-    keys = places + torch.tensor(list(offsets), dtype=torch.int64, device=weights.device)
-    last = weights.shape[-1] - 1
-    if last < 0:
-        return weights.new_zeros(*weights.shape[:-1], len(offsets))
-    there = weights.gather(-1, keys.clamp(0, last).expand(*weights.shape[:-1], -1))
-    return there.masked_fill((keys < 0) | (keys > last), 0.0)
-
-
-def _top(weights: Tensor, count: int, hidden: Tensor | None) -> Top:
-    """Hidden keys are ranked below a visible key whose weight underflowed to 0."""
-    if hidden is None:
-        return Top(*weights.topk(count))
-    largest, keys = weights.masked_fill(hidden, -1.0).topk(count)
-    return Top(largest.clamp(min=0), keys.masked_fill(largest < 0, -1))
+    Without ``logsumexp`` the answer has none either.
+    """
+    request = asked_of(what if logsumexp is not None else replace(what, logsumexp=False), weights.shape[-1])
+    return answered(request, from_weights.of_matrix(weights, logsumexp, hidden, request), weights.shape)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from regard._kernels import reference
-from regard._kernels.statistics import dot as dot_statistics
+from regard._kernels.statistics import dot, dot_blocks
 from regard.functional import additive
 from regard.functional.axes import broadcast, four_axes
 from regard.functional.checks import check_observe
 from regard.functional.masks import Mask
 from regard.functional.nonfinite import SafeInputs, make_safe, nonfinite_rows
-from regard.functional.observe import Observation, Observe, answered, asked_of, summarise
+from regard.functional.observe import Observation, Observe, answered, asked_of, statistics_of_weights
 from regard.functional.prepared_call import SCALED_DOT, PreparedCall, prepare
 
 if TYPE_CHECKING:
@@ -86,20 +86,21 @@ def _worth_blocks(observe: Observe, query: Tensor, key: Tensor) -> bool:
     """Whether the matrix is neither asked for nor small. Compiled graphs, whose sizes may be symbols, build it."""
     if observe.weights or torch.compiler.is_compiling():
         return False
-    return not dot_statistics.fits_one_block(query, key.shape[-2])
+    return not dot_blocks.fits_one_block(query, key.shape[-2])
 
 
 def _by_blocks(call: PreparedCall, observe: Observe, safe: SafeInputs, query: Tensor, scale: float) -> Observation:
     """The statistics from blocks of queries, in which those that may attend to nothing need no other key."""
-    low, high, keep, table = (call.mask or Mask()).parts(call.shape, query.device)
+    mask = (call.mask or Mask()).parts(call.shape, query.device)
     query, key = four_axes(query), four_axes(safe.key)
-    bias, table, nonfinite = (broadcast(x, call.shape) for x in (call.bias, table, safe.nonfinite))
-    if keep is not None:
-        keep = keep.repeat_interleave(query.shape[0] // max(keep.shape[0], 1), 0)[:, None, None]
-        table = keep if table is None else table & keep
-    asked = asked_of(observe, call.shape[-1])
-    looked = dot_statistics.Looked(query, key, scale, low, high, bias, table, nonfinite)
-    return answered(asked, dot_statistics.gather(looked, asked), call.shape)
+    bias, table, nonfinite = (broadcast(x, call.shape) for x in (call.bias, mask.table, safe.nonfinite))
+    scores = dot_blocks.prepare(query, key, scale, bias, mask._replace(table=table), nonfinite)
+    request = asked_of(observe, call.shape[-1])
+    if dot_blocks.served_by_scan(scores, request):
+        from regard._kernels.cpu import dot_statistics  # brings Numba
+
+        return answered(request, dot_statistics.statistics(scores, request), call.shape)
+    return answered(request, dot.statistics(scores, request), call.shape)
 
 
 def _by_matrix(observe: Observe, safe: SafeInputs, weights: Tensor, logsumexp: Tensor | None) -> Observation:
@@ -111,4 +112,5 @@ def _by_matrix(observe: Observe, safe: SafeInputs, weights: Tensor, logsumexp: T
         logsumexp = logsumexp.masked_fill(safe.empty.squeeze(-1), -torch.inf)
     if logsumexp is not None and safe.nonfinite is not None:
         logsumexp = logsumexp.masked_fill(safe.nonfinite.squeeze(-1), torch.nan)
-    return summarise(observe, safe.restore_rows(weights), logsumexp, None if allowed is None else ~allowed)
+    hidden = None if allowed is None else ~allowed
+    return statistics_of_weights(observe, safe.restore_rows(weights), logsumexp, hidden)

@@ -1,4 +1,4 @@
-"""What an attention by dot products in float32 looked at, on the CPU: torch multiplies, Numba visits each row once."""
+"""Statistics of attention by dot products in float32 on the CPU: torch multiplies, Numba scans each row once."""
 
 from __future__ import annotations
 
@@ -9,79 +9,78 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard._kernels.cpu.loops import row_statistics as numba_statistics
-from regard._kernels.cpu.loops.row_statistics import CHUNK, Part, Table, Told
-from regard._kernels.statistics.dot import Looked, scored, spoil
-from regard._kernels.statistics.from_weights import Asked
+from regard._kernels.cpu.loops.row_statistics import CHUNK, Part, Table, Told, visit
+from regard._kernels.statistics.dot_blocks import DotScores, score_blocks, set_nan
+from regard._kernels.statistics.request import StatisticsRequest
 
-__all__ = ["gather"]
+__all__ = ["statistics"]
 
 _SCORE = 0.7  # nanoseconds that a score takes, about
 
 
-def gather(looked: Looked, asked: Asked) -> list[Tensor]:
-    """What is asked for, (L, Hq, Tq, ...)."""
-    L, Hq, Tq, _ = looked.query.shape
-    Tk = looked.key.shape[2]
-    told, table, threads = _told(looked, asked), _table(looked), torch.get_num_threads()
-    received = torch.zeros(L, Hq, Tk if "received" in asked.names else 0)
-    rows = torch.zeros(L, Hq, len(asked.rows), Tk)
-    for block, scores in scored(looked, visited=True):
-        examples, heads, queries, width = scores.shape
+def statistics(scores: DotScores, request: StatisticsRequest) -> list[Tensor]:
+    """Return the answers, (L, Hq, Tq, ...)."""
+    L, Hq, Tq, _ = scores.query.shape
+    (low, high, *_), Tk = scores.mask, scores.key.shape[2]
+    sums, table, threads = _sums(scores, request), _table(scores), torch.get_num_threads()
+    received = torch.zeros(L, Hq, Tk if "received" in request.names else 0)
+    rows = torch.zeros(L, Hq, len(request.rows), Tk)
+    for block, s in score_blocks(scores, scanned=True):
+        examples, heads, queries, width = s.shape
         head = block.examples.start * Hq + block.heads.start
         at = block.rows.start, head * Tq + block.rows.start, block.keys.start
-        part = Part(head, examples * heads, queries, width, *at, looked.low, looked.high, Tk - Tq)
-        sums = threads if queries > CHUNK else 1  # a head that is one task has but one sum
-        columns = torch.zeros(sums, examples, heads, width if received.numel() else 0)
-        told = told._replace(columns=columns.flatten(1, 2).numpy())
-        flat = scores.view(-1).numpy()
-        numba_statistics.visit(flat.size * _SCORE, flat, flat.view(np.int32), part, table, told)
+        part = Part(head, examples * heads, queries, width, *at, low, high, Tk - Tq)
+        parts = threads if queries > CHUNK else 1  # a head that is one task has but one sum
+        columns = torch.zeros(parts, examples, heads, width if received.numel() else 0)
+        sums = sums._replace(columns=columns.flatten(1, 2).numpy())
+        flat = s.view(-1).numpy()
+        visit(flat.size * _SCORE, flat, flat.view(np.int32), part, table, sums)
         if received.numel():
             received[block.examples, block.heads, block.keys] += columns.sum(0)
-        for k, row in enumerate(asked.rows):
+        for k, row in enumerate(request.rows):
             if block.rows.start <= row % Tq < block.rows.stop:
-                rows[block.examples, block.heads, k, block.keys] = scores[:, :, row % Tq - block.rows.start]
-    return _answers(looked, asked, told, received, rows)
+                rows[block.examples, block.heads, k, block.keys] = s[:, :, row % Tq - block.rows.start]
+    return _answers(scores, request, sums, received, rows)
 
 
-def _table(looked: Looked) -> Table:
-    """What a row may see of its range, as the visit reads it."""
-    heads, table = looked.query.shape[1], looked.table
+def _table(scores: DotScores) -> Table:
+    """Return the mask's table as the loop reads it."""
+    heads, table = scores.query.shape[1], scores.mask.table
     if table is None:
         return Table(np.zeros(0, np.uint8), np.zeros(3, np.int64), heads, False)
     table = table.contiguous()
-    strides = table.expand(*looked.query.shape[:3], -1).stride()
+    strides = table.expand(*scores.query.shape[:3], -1).stride()
     return Table(table.view(torch.uint8).view(-1).numpy(), np.array(strides[:3]), heads, table.shape[3] == 1)
 
 
-def _told(looked: Looked, asked: Asked) -> Told:
-    """Room for what is told of each row."""
-    N, names = looked.query.shape[:3].numel(), asked.names
+def _sums(scores: DotScores, request: StatisticsRequest) -> Told:
+    """Return room for the sums of each row."""
+    N, names = scores.query.shape[:3].numel(), request.names
 
     def room(name: str) -> Any:
         return np.zeros(N if name in names else 0, np.float32)
 
-    share = torch.ones(N) if asked.received is None else asked.received.detach().float().reshape(N)
+    share = torch.ones(N) if request.received is None else request.received.detach().float().reshape(N)
     return Told(
         np.full(N, -np.inf, np.float32),
         np.ones(N, np.float32),
         room("entropy"),
         room("position"),
         room("distance"),
-        np.zeros((N, asked.top), np.float32),
-        np.full((N, asked.top), -1),
-        np.zeros((N, len(asked.offsets)), np.float32),
-        np.array(asked.offsets, np.int64),
+        np.zeros((N, request.top), np.float32),
+        np.full((N, request.top), -1),
+        np.zeros((N, len(request.offsets)), np.float32),
+        np.array(request.offsets, np.int64),
         share.numpy(),
         np.zeros((0, 0, 0), np.float32),
     )
 
 
-def _answers(looked: Looked, asked: Asked, told: Told, received: Tensor, rows: Tensor) -> list[Tensor]:
-    """What is asked for, from sums of exponentials to means; of spoiled rows it is NaN."""
-    L, Hq, Tq, _ = looked.query.shape
-    largest, total, spread, position, distance, top, keys, offsets = map(torch.from_numpy, told[:8])
-    ways: dict[str, Callable[[], Tensor]] = {
+def _answers(scores: DotScores, request: StatisticsRequest, sums: Told, received: Tensor, rows: Tensor) -> list[Tensor]:
+    """Return the answers, from sums of exponentials to means; rows that attend to NaN become NaN."""
+    L, Hq, Tq, _ = scores.query.shape
+    largest, total, spread, position, distance, top, keys, offsets = map(torch.from_numpy, sums[:8])
+    formulas: dict[str, Callable[[], Tensor]] = {
         "logsumexp": lambda: largest + total.log(),
         "entropy": lambda: total.log() - spread / total,
         "max": lambda: total.reciprocal().masked_fill_(largest == -torch.inf, 0.0),
@@ -91,14 +90,14 @@ def _answers(looked: Looked, asked: Asked, told: Told, received: Tensor, rows: T
         "keys": lambda: keys,
         "offsets": lambda: offsets,
     }
-    found = {name: way().view(L, Hq, Tq, -1) for name, way in ways.items() if name in asked.names}
-    bad = total.isnan().view(L, Hq, Tq, 1)
-    bad = bad if looked.spoiled is None else bad | looked.spoiled
+    found = {name: formula().view(L, Hq, Tq, -1) for name, formula in formulas.items() if name in request.names}
+    nan = total.isnan().view(L, Hq, Tq, 1)
+    nan = nan if scores.nan_rows is None else nan | scores.nan_rows
     for name, answer in found.items():
         if name != "keys":
-            answer.masked_fill_(bad & (found["keys"] >= 0) if name == "top" else bad, torch.nan)
-    rows /= total.view(L, Hq, Tq, 1)[:, :, list(asked.rows)]
+            answer.masked_fill_(nan & (found["keys"] >= 0) if name == "top" else nan, torch.nan)
+    rows /= total.view(L, Hq, Tq, 1)[:, :, list(request.rows)]
     found |= {"received": received, "rows": rows}
-    answers = [found[name] for name in asked.names]
-    spoil(bad, looked, asked, answers)
+    answers = [found[name] for name in request.names]
+    set_nan(nan, scores, request, answers)
     return answers

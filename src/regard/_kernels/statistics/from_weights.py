@@ -1,4 +1,4 @@
-"""What an attention looked at, from blocks of its weights: the matrix is not there, unless it is what was asked for."""
+"""The formula of each statistic of attention weights: for the whole matrix, and added up over blocks of it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Asked", "Seen", "gather"]
+from regard._kernels.statistics.request import StatisticsRequest
+
+__all__ = ["WeightBlock", "accumulate", "of_matrix"]
 
 
-class Asked(NamedTuple):
-    """What is to be told of an attention: answers in the order of the names."""
+class WeightBlock(NamedTuple):
+    """The weights of some rows of some heads, (heads, rows, keys), with all keys that these rows may attend to.
 
-    names: Sequence[str]
-    received: Tensor | None  # a weight for each query; None: 1
-    rows: Sequence[int]
-    top: int
-    offsets: Sequence[int]
-
-
-class Seen(NamedTuple):
-    """Weights of some rows of some heads, (heads, rows, keys): all that these rows may see.
-
-    Hidden places are -1 where the largest are asked for, else -1 or 0. A kernel may know the entropy (heads, rows).
+    Hidden keys have weight -1 where the largest weights are requested, else -1 or 0.
     """
 
     head: int
     row: int
     key: int
     weights: Tensor
-    entropy: Tensor | None = None
+    entropy: Tensor | None = None  # (heads, rows), if the kernel has computed it
 
     @property
     def at(self) -> tuple[slice, slice]:
@@ -43,84 +35,136 @@ class Seen(NamedTuple):
         return slice(self.key, self.key + self.weights.shape[-1])
 
 
-def gather(
-    blocks: Iterable[Seen],
+def of_matrix(
+    weights: Tensor, logsumexp: Tensor | None, hidden: Tensor | None, request: StatisticsRequest
+) -> list[Tensor]:
+    """Return the answers from the matrix of weights (..., Tq, Tk); ``hidden`` marks the keys that are masked."""
+    queries, keys = weights.shape[-2:]
+    names, answers = request.names, {"weights": weights}
+    if "rows" in names:
+        answers["rows"] = weights[..., list(request.rows), :]
+    if "entropy" in names:
+        answers["entropy"] = _entropy(weights)
+    if logsumexp is not None:
+        answers["logsumexp"] = logsumexp
+    if "received" in names:
+        factors = request.received
+        answers["received"] = (weights if factors is None else factors.to(weights.dtype)[..., None] * weights).sum(-2)
+    if "top" in names:
+        visible = weights if hidden is None else weights.masked_fill(hidden, -1.0)
+        answers["top"], answers["keys"] = _largest(visible, request.top)
+    if "position" in names:
+        answers["position"] = _position(weights, 0)
+    if "max" in names:
+        answers["max"] = weights.amax(-1) if keys else weights.new_zeros(weights.shape[:-1])
+    places = torch.arange(keys - queries, keys, device=weights.device)
+    if "distance" in names:
+        answers["distance"] = (weights * _distances(places, keys)).sum(-1)
+    if "offsets" in names:
+        answers["offsets"] = _at_offsets(weights, places, request.offsets)
+    return [answers[name] for name in names]
+
+
+def accumulate(
+    blocks: Iterable[WeightBlock],
     logsumexp: Tensor,
     group: int,
     keys: int,
-    asked: Asked,
+    request: StatisticsRequest,
 ) -> list[Tensor]:
-    """What is asked for, (N, R, ...) as the logsumexp has it; R is the queries of a group of heads.
+    """Return the answers, (N, R, ...) as logsumexp has it or (N, group, ...); R is the queries of a group of heads.
 
     A block holds some queries of one head, or all of some heads of a group. It is overwritten.
     """
     N, R = logsumexp.shape
     queries = R // max(group, 1)
-    sizes = {
-        "weights": (N, R, keys),
-        "rows": (N, group, len(asked.rows), keys),
-        "received": (N, group, keys),
-        "top": (N, R, asked.top),
-        "offsets": (N, R, len(asked.offsets)),
-    }
-    found = {name: logsumexp.new_zeros(sizes.get(name, (N, R))) for name in asked.names if name != "keys"}
-    if "top" in found:
-        found["keys"] = torch.full((N, R, asked.top), -1, device=logsumexp.device)
-    per_query = None if asked.received is None else asked.received.detach().to(logsumexp.dtype).reshape(N, R)
+    answers = {}
+    for name, size in request.sizes(queries, keys).items():
+        if name != "keys":
+            room = logsumexp.new_zeros(N, group, *size)
+            answers[name] = room if name in ("received", "rows") else room.flatten(1, 2)
+    if "top" in answers:
+        answers["keys"] = torch.full((N, R, request.top), -1, device=logsumexp.device)
+    factors = None if request.received is None else request.received.detach().to(logsumexp.dtype).reshape(N, R)
     for block in blocks:
-        if "top" in found:
-            _largest(block, found)
+        if "top" in answers:
+            count = min(request.top, block.weights.shape[-1])
+            at = (*block.at, slice(count))
+            answers["top"][at], answers["keys"][at] = _largest(block.weights, count, block.key)
         weights = block.weights.clamp_(min=0)
-        _per_query(block, found)
-        if "distance" in found or "offsets" in found:
-            _from_the_query(block, found, queries, keys - queries, asked.offsets)
-        if "weights" in found:
-            found["weights"][(*block.at, block.keys)] = weights
-        if "received" in found:
-            weighed = weights if per_query is None else weights * per_query[block.at].unsqueeze(-1)
-            first, split = block.row // max(queries, 1), _split(weighed, queries)
+        _fill_rows(block, answers)
+        if "distance" in answers or "offsets" in answers:
+            _fill_relative(block, answers, queries, keys - queries, request.offsets)
+        if "weights" in answers:
+            answers["weights"][(*block.at, block.keys)] = weights
+        if "received" in answers:
+            shares = weights if factors is None else weights * factors[block.at].unsqueeze(-1)
+            first, split = block.row // max(queries, 1), _split(shares, queries)
             of_group = slice(first, first + split.shape[1])
-            found["received"][block.at[0], of_group, block.keys] += split.sum(2)
-        if "rows" in found:
-            _pick(found["rows"], block, asked.rows, queries)
-    if "logsumexp" in found:
-        found["logsumexp"] = logsumexp
-    return [found[name] for name in asked.names]
+            answers["received"][block.at[0], of_group, block.keys] += split.sum(2)
+        if "rows" in answers:
+            _copy_rows(answers["rows"], block, request.rows, queries)
+    if "logsumexp" in answers:
+        answers["logsumexp"] = logsumexp
+    return [answers[name] for name in request.names]
 
 
-def _per_query(block: Seen, found: dict[str, Tensor]) -> None:
-    """Fill in what belongs to each query."""
+def _fill_rows(block: WeightBlock, answers: dict[str, Tensor]) -> None:
+    """Fill in the statistics of a row that need nothing but its weights."""
     weights, at = block.weights, block.at
-    if "entropy" in found:
-        found["entropy"][at] = torch.special.entr(weights).sum(-1) if block.entropy is None else block.entropy
-    if "position" in found:
-        found["position"][at] = weights @ torch.arange(
-            block.key, block.key + weights.shape[-1], dtype=weights.dtype, device=weights.device
-        )
-    if "max" in found:
-        found["max"][at] = weights.amax(-1)
+    if "entropy" in answers:
+        answers["entropy"][at] = _entropy(weights) if block.entropy is None else block.entropy
+    if "position" in answers:
+        answers["position"][at] = _position(weights, block.key)
+    if "max" in answers:
+        answers["max"][at] = weights.amax(-1)
 
 
-def _from_the_query(block: Seen, found: dict[str, Tensor], queries: int, ahead: int, offsets: Sequence[int]) -> None:
-    """Fill in what is told by the distance of a key from the query's place; query i stands at key i + ``ahead``."""
-    weights, device = block.weights, block.weights.device
-    heads, rows, width = weights.shape
-    places = torch.arange(block.row, block.row + rows, device=device) % queries + (ahead - block.key)
-    if "distance" in found:
-        away = (places[:, None] - torch.arange(width, device=device)).abs()
-        found["distance"][block.at] = torch.einsum("hij,ij->hi", weights, away.to(weights.dtype))
-    if "offsets" in found:
-        keys = places[:, None] + torch.tensor(offsets, dtype=torch.int64, device=device)
-        there = weights.gather(-1, keys.clamp(0, width - 1).expand(heads, -1, -1))
-        found["offsets"][block.at] = there.masked_fill_((keys < 0) | (keys >= width), 0.0)
+def _fill_relative(
+    block: WeightBlock, answers: dict[str, Tensor], queries: int, ahead: int, offsets: Sequence[int]
+) -> None:
+    """Fill in the statistics of distances between key and query; query i stands at key i + ``ahead``."""
+    weights = block.weights
+    _, rows, width = weights.shape
+    places = torch.arange(block.row, block.row + rows, device=weights.device) % queries + (ahead - block.key)
+    if "distance" in answers:
+        distances = _distances(places, width).to(weights.dtype)
+        answers["distance"][block.at] = torch.einsum("hij,ij->hi", weights, distances)  # with no copy of the block
+    if "offsets" in answers:
+        answers["offsets"][block.at] = _at_offsets(weights, places, offsets)
 
 
-def _largest(block: Seen, found: dict[str, Tensor]) -> None:
-    """Fill in the largest weights of each query and their keys; hidden ones rank below a weight of 0."""
-    count = min(found["top"].shape[-1], block.weights.shape[-1])
-    largest, keys = block.weights.topk(count)
-    found["top"][(*block.at, slice(count))] = largest.clamp(min=0)
-    found["keys"][(*block.at, slice(count))] = (keys + block.key).masked_fill(largest < 0, -1)
+def _entropy(weights: Tensor) -> Tensor:
+    entropy: Tensor = torch.special.entr(weights).sum(-1)
+    return entropy
+
+
+def _position(weights: Tensor, first_key: int) -> Tensor:
+    """Return the expected index of the key."""
+    end = first_key + weights.shape[-1]
+    return weights @ torch.arange(first_key, end, dtype=weights.dtype, device=weights.device)
+
+
+def _distances(places: Tensor, keys: int) -> Tensor:
+    """Return how far each key is from each query's place, (Tq, Tk)."""
+    return (places[:, None] - torch.arange(keys, device=places.device)).abs()
+
+
+def _at_offsets(weights: Tensor, places: Tensor, offsets: Sequence[int]) -> Tensor:
+    """Return the weights of the keys at these offsets from each query's place, 0 where there is no such key."""
+    keys = places[:, None] + torch.tensor(list(offsets), dtype=torch.int64, device=weights.device)
+    last = weights.shape[-1] - 1
+    if last < 0:
+        return weights.new_zeros(*weights.shape[:-1], len(offsets))
+    found = weights.gather(-1, keys.clamp(0, last).expand(*weights.shape[:-1], -1))
+    return found.masked_fill((keys < 0) | (keys > last), 0.0)
+
+
+def _largest(weights: Tensor, count: int, first_key: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the largest weights of each row and their keys; a hidden key, of weight -1, gives weight 0 and key -1."""
+    largest, keys = weights.topk(count)
+    keys = keys + first_key if first_key else keys
+    return largest.clamp(min=0), keys.masked_fill(largest < 0, -1)
 
 
 def _split(weights: Tensor, queries: int) -> Tensor:
@@ -129,10 +173,10 @@ def _split(weights: Tensor, queries: int) -> Tensor:
     return weights.view(heads, -1, min(rows, queries), keys) if rows > queries else weights.unsqueeze(1)
 
 
-def _pick(found: Tensor, block: Seen, rows: Sequence[int], queries: int) -> None:
-    """Copy the rows that lie in this block."""
-    for place, row in enumerate(rows):
-        for group in range(found.shape[1]):
+def _copy_rows(answer: Tensor, block: WeightBlock, rows: Sequence[int], queries: int) -> None:
+    """Copy the requested rows that lie in this block."""
+    for index, row in enumerate(rows):
+        for group in range(answer.shape[1]):
             local = group * queries + row % queries - block.row
             if 0 <= local < block.weights.shape[1]:
-                found[block.at[0], group, place, block.keys] = block.weights[:, local]
+                answer[block.at[0], group, index, block.keys] = block.weights[:, local]

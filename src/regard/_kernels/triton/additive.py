@@ -13,11 +13,12 @@ import torch
 import triton
 from torch import Tensor
 
-from regard._kernels.statistics import from_weights as statistics
+from regard._kernels.statistics.from_weights import WeightBlock, accumulate
+from regard._kernels.statistics.request import StatisticsRequest
 from regard._kernels.triton import loops as triton_loops
 from regard._kernels.triton.loops import Problem
 
-__all__ = ["Inputs", "backward", "forward", "gather"]
+__all__ = ["Inputs", "backward", "forward", "statistics"]
 
 _WEIGHTS = 2**24  # that exist at a time for statistics
 _NO_STRIDES = (0, 0, 0, 0)
@@ -98,16 +99,16 @@ def backward(
     )
 
 
-def gather(inputs: Inputs, asked: statistics.Asked) -> list[Tensor]:
-    """What is asked for, with heads as (L Hq, ...)."""
+def statistics(inputs: Inputs, request: StatisticsRequest) -> list[Tensor]:
+    """Return the answers, with heads as (L Hq, ...)."""
     L, heads, queries, keys = inputs.shape
     _, logsumexp = forward(inputs, None, 0.0)
     logsumexp = logsumexp.view(L * heads, queries)
-    return statistics.gather(_slabs(inputs, logsumexp), logsumexp, 1, keys, asked)
+    return accumulate(_weight_blocks(inputs, logsumexp), logsumexp, 1, keys, request)
 
 
-def _slabs(inputs: Inputs, logsumexp: Tensor) -> Iterator[statistics.Seen]:
-    """All weights, some rows at a time."""
+def _weight_blocks(inputs: Inputs, logsumexp: Tensor) -> Iterator[WeightBlock]:
+    """Yield all weights, some rows at a time."""
     L, heads, queries, keys = inputs.shape
     if not L * heads * queries * keys:
         return
@@ -122,7 +123,7 @@ def _slabs(inputs: Inputs, logsumexp: Tensor) -> Iterator[statistics.Seen]:
                 weights = logsumexp.new_empty(*size, keys)
                 grid = (size[0], triton.cdiv(size[1], BM), triton.cdiv(keys, BN))
                 triton_loops.weigh[grid](problem, logsumexp, weights, head, row, size[1], BM=BM, BN=BN)
-                yield statistics.Seen(head, row, 0, weights)
+                yield WeightBlock(head, row, 0, weights)
 
 
 def _pose(inputs: Inputs) -> Problem:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from regard.functional.observe import Observation, Observe, summarise
+from regard.functional.observe import Observation, Observe, statistics_of_weights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +118,9 @@ def _completed(layer: Layer) -> Observation:
         lacking.append("weights")
     if not lacking:
         return known
-    found = layer.observe(request) if known.weights is None else summarise(request, known.weights, None, None)
+    found = (
+        layer.observe(request) if known.weights is None else statistics_of_weights(request, known.weights, None, None)
+    )
     return replace(known, **{name: getattr(found, name) for name in lacking})
 
 

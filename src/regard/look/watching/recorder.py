@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard.functional.observe import Observation, Observe, Top, summarise
+from regard.functional.observe import Observation, Observe, Top, statistics_of_weights
 from regard.functional.observed import observed
 from regard.look.record import Record
 from regard.look.watching.attention_call import AttentionCall, CachePosition
@@ -141,7 +141,7 @@ def _statistics(observe: Observe, call: AttentionCall) -> Observation:
             B, Hq, Tq, _ = call.shape
             observe = replace(observe, received=(~padded).float().expand(B, Hq, Tq))
     if call.weights is not None:
-        return _small(summarise(observe, call.weights.detach().float(), None, call.hidden))
+        return _small(statistics_of_weights(observe, call.weights.detach().float(), None, call.hidden))
     return _small(observed(call.query, call.key, observe, score=call.score, mask=call.mask, bias=call.bias))
 
 
