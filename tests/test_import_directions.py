@@ -34,7 +34,7 @@ FLOORS = (
     ("regard.look",),
     ("regard",),
     ("regard.bench",),
-    ("regard.cli.messages", "regard.cli.published_figures"),
+    ("regard.cli.messages", "regard.cli.published_figures", "regard.cli.train_plan"),
     ("regard.cli.tasks",),
     ("regard.cli",),
 )

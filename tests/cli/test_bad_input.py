@@ -161,7 +161,7 @@ def test_a_line_of_100_000_characters_is_cut_with_a_word(
     ended = regard("predict", trained, "--beam", "1")
     assert ended.code == 0
     assert ended.out.splitlines()[::2] == ["B A D", "B A D"]
-    assert "regard: 1 line cut to the 200 units that the model takes\n" in ended.err
+    assert "regard: 1 line cut to 200 units, the most that the model takes\n" in ended.err
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
@@ -230,7 +230,7 @@ def test_a_long_text_is_cut_with_a_word_and_drawn(
 ) -> None:
     ended = regard("look", trained, "abcd" * 100, "--beam", "1", "--out", tmp_path / "a.png")
     assert ended.code == 0
-    assert "regard: 1 line cut to the 200 units that the model takes\n" in ended.err
+    assert "regard: 1 line cut to 200 units, the most that the model takes\n" in ended.err
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 

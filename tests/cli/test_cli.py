@@ -18,9 +18,9 @@ import pytest
 
 from commands import MODEL, QUICK, Command, spelt, start, table
 from regard import __version__
-from regard.cli.tasks.seq2seq import _DROPOUT, MODELS
 from regard.data import cmudict
 from regard.data.pairs import Example, Pairs, Units
+from regard.models import TransformerConfig
 from regard.tasks.seq2seq import Seq2SeqRun
 from small_runs import at_update
 
@@ -118,7 +118,7 @@ def test_train_says_what_it_does_and_makes_a_run(data: Path, tmp_path: Path, reg
         "training for 1 epoch: 36 pairs, 0.02 M parameters, vocabularies 8 and 8",
         f"best model in {run}: dev exact ",
         f"test ({test}, beam 5): exact ",
-        f"what it looked at: {run / 'attention.png'}",
+        f"what it attended to: {run / 'attention.png'}",
         f'next: regard look {run} "..."   regard predict {run} FILE   regard evaluate {run} FILE',
     ):
         assert line in said
@@ -157,7 +157,7 @@ def test_a_transformer_is_trained_used_and_looked_into_by_the_same_commands(
     run = tmp_path / "run"
     size = ["--dim", "16", "--heads", "2", "--feedforward", "24", "--layers", "2", "--positions", positions]
     said = regard("train", data, "--out", run, "--model", "transformer", *size, "--epochs", "1").out
-    assert f"what it looked at: {run / 'attention.png'}" in said
+    assert f"what it attended to: {run / 'attention.png'}" in said
     config = json.loads((run / "config.json").read_text())
     told = {name: config["model"][name] for name in ("kind", "dim", "heads", "feedforward", "positions", "dropout")}
     assert told == {
@@ -166,10 +166,10 @@ def test_a_transformer_is_trained_used_and_looked_into_by_the_same_commands(
         "heads": 2,
         "feedforward": 24,
         "positions": positions,
-        "dropout": _DROPOUT["transformer"],
+        "dropout": TransformerConfig(0, 0).dropout,
     }
     assert (config["model"]["encoder_layers"], config["model"]["decoder_layers"]) == (2, 2)
-    assert config["training"]["recipe"]["warmup"] == MODELS["transformer"]["warmup"]
+    assert config["training"]["recipe"]["warmup"] == 300
     assert len(regard("predict", run, data).out.splitlines()) == 40
     assert regard("evaluate", run, data, "--beam", "1").out.split()[:2] == ["40", "pairs"]
     for options in ([], ["--heads"], ["--heads", "--n-best", "2"]):
@@ -212,7 +212,7 @@ def test_a_training_of_a_second_ends_and_leaves_a_model(data: Path, tmp_path: Pa
     ("options", "message"),
     [
         (["--stress"], "--stress is for English pronunciation"),
-        (["--resume", "runs/words", "--lr", "1"], "leave away --lr, DATA"),
+        (["--resume", "runs/words", "--lr", "1"], "remove --lr, DATA"),
         (["--minutes", "nan"], "--minutes: expected a number, got nan"),
         (["--minutes", "inf"], "--minutes: expected a number, got inf"),
         (["--minutes", "soon"], "valid number"),
@@ -297,13 +297,13 @@ def test_what_was_interrupted_goes_on_as_if_it_had_not_been(
         ended = regard("train", data.name, "--out", "broken", *plan)
     assert ended.code == 130
     assert "stopped on request after" in ended.out
-    assert "go on with: regard train --resume broken" in ended.out
-    assert "go on with it: regard train --resume broken" in regard("train", data.name, "--out", "broken", *plan).error
+    assert "continue with: regard train --resume broken" in ended.out
+    assert "continue it: regard train --resume broken" in regard("train", data.name, "--out", "broken", *plan).error
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     ended = regard("train", "--resume", "../broken")
     assert ended.code == 0
-    assert "what it looked at: ../broken/attention.png" in ended.out
+    assert "what it attended to: ../broken/attention.png" in ended.out
     whole, broken = (tmp_path / name / "model.safetensors" for name in ("whole", "broken"))
     assert whole.read_bytes() == broken.read_bytes()
     assert "nothing to resume" in regard("train", "--resume", "../broken").error
@@ -319,13 +319,13 @@ def test_other_data_are_not_gone_on_with(
         == 130
     )
     table(data, spelt(40, seed=2))
-    assert "the training data are not those that training began with" in regard("train", "--resume", run).error
+    assert "the training data have changed since training started" in regard("train", "--resume", run).error
     data.unlink()
     assert "cannot be read" in regard("train", "--resume", run).error
     config = json.loads((run / "config.json").read_text())
     del config["training"]["recipe"]
     (run / "config.json").write_text(json.dumps(config))
-    assert "does not tell how it was trained (no 'recipe')" in regard("train", "--resume", run).error
+    assert "does not say how it was trained (no 'recipe')" in regard("train", "--resume", run).error
     Seq2SeqRun.load(run)
 
 
@@ -507,7 +507,7 @@ def test_look_needs_attention(data: Path, tmp_path: Path, regard: Command) -> No
 
 def test_look_at_heads_needs_heads(trained: Path, regard: Command) -> None:
     assert (
-        "this model has one attention, with one head; leave --heads away"
+        "this model has one attention with a single head; remove --heads"
         in regard("look", trained, "bad", "--heads").error
     )
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from commands import Command
-from regard.cli.tasks import TASKS
+from regard.cli.tasks import TASK_MODULES, default_of
 from regard.data.task_guess import guess_task
+from regard.models import ClassifierConfig, RecurrentConfig, TaggerConfig, TransformerConfig
 
 pytest_plugins = ["command_fixtures"]
 
@@ -63,7 +64,7 @@ def test_a_tagger_from_file_to_file(model: str, tmp_path: Path, regard: Command)
         "train", data, "--dev", data, "--test", data, "--model", model, "--out", run, *small, *TINY, *SEPARATE
     )
     assert ended.code == 0, ended
-    assert "task: tag (CoNLL-U); --task says otherwise" in ended.out
+    assert "task: tag (guessed: CoNLL-U); --task chooses another" in ended.out
     assert "40 sentences" in ended.out
     assert f"test ({data}): accuracy" in ended.out
     scores = json.loads((run / "scores.json").read_text(encoding="utf-8"))
@@ -110,7 +111,7 @@ def test_a_classifier_from_file_to_picture(as_json: bool, tmp_path: Path, regard
     data, run = films(tmp_path / "films.tsv", as_json=as_json), tmp_path / "run"
     ended = regard("train", data, "--test", data, "--heads", "2", "--out", run, *TINY, *SEPARATE)
     assert ended.code == 0, ended
-    assert f"task: classify ({'JSON lines' if as_json else 'one column repeats a few labels'})" in ended.out
+    assert f"task: classify (guessed: {'JSON lines' if as_json else 'one column repeats a few labels'})" in ended.out
     assert json.loads((run / "scores.json").read_text(encoding="utf-8"))["test"]["accuracy"] > 0.95
     assert (run / "attention.png").stat().st_size > 5000
 
@@ -163,14 +164,20 @@ def test_a_classifier_has_no_search_and_no_export(tmp_path: Path, regard: Comman
     assert regard("train", data, "--heads", "2", "--out", run, *TINY, "--epochs", "1").code == 0
     for command in (["predict", run, data], ["evaluate", run, data], ["look", run, "a film"]):
         ended = regard(*command, "--beam", "3")
-        assert (ended.code, "--beam: has no effect" in " ".join(ended.err.split())) == (2, True)
+        assert (ended.code, "--beam: no effect on a `classify` run; remove it" in " ".join(ended.err.split())) == (
+            2,
+            True,
+        )
     (tmp_path / "new.txt").write_text("a quaint film\n", encoding="utf-8")
     assert (
-        "1 unit that training never saw, read by their letters alone"
+        "1 unit that training never saw, represented by their characters only"
         in regard("predict", run, tmp_path / "new.txt").err
     )
     ended = regard("export", run)
-    assert (ended.code, "expected a run of the task seq2seq, which alone can be exported" in ended.err) == (1, True)
+    assert (ended.code, "expected a `seq2seq` run, as no other can be exported, got a `classify` run" in ended.err) == (
+        1,
+        True,
+    )
 
 
 GUESSES: dict[str, tuple[str, str]] = {
@@ -270,11 +277,30 @@ def test_a_model_knows_nothing_of_what_is_set_apart_to_choose_it_by(tmp_path: Pa
     assert len([word for word in known if word[-1].isdecimal()]) == 18
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_the_help_of_train_names_the_numbers_that_are_taken(task: str, regard: Command) -> None:
-    _, *sections = re.split(r"\n  --", regard("train", "--help").out)
-    told = {section.split()[0].replace("-", "_"): set(re.findall(r"[\d.,]*\d", section)) for section in sections}
-    taken = [TASKS[task].OPTIONS, *TASKS[task].MODELS.values(), TASKS[task].LENGTH]
-    numbers = [(name, value) for options in taken for name, value in options.items() if type(value) in (int, float)]
-    assert len(numbers) > 8
-    assert [(name, value) for name, value in numbers if f"{value:g}" not in told[name]] == []
+@pytest.mark.parametrize(
+    ("task", "model", "config"),
+    [
+        ("seq2seq", "recurrent", RecurrentConfig(9, 9)),
+        ("seq2seq", "transformer", TransformerConfig(9, 9)),
+        ("tag", "recurrent", TaggerConfig(9, 9, 9)),
+        ("tag", "transformer", TaggerConfig(9, 9, 9)),
+        ("classify", "recurrent", ClassifierConfig(9, 9)),
+        ("classify", "transformer", ClassifierConfig(9, 9)),
+        ("classify", "none", ClassifierConfig(9, 9)),
+    ],
+)
+def test_the_help_of_train_names_the_defaults_of_the_models(task: str, model: str, config: Any) -> None:
+    shown = dict(TASK_MODULES[task].MODELS[model])
+    layers = shown.pop("layers", None)
+    taken = [getattr(config, name, layers) for name in ("layers", "encoder_layers", "decoder_layers")]
+    assert layers is None or set(taken) == {layers}
+    assert shown == {name: getattr(config, name) for name in shown}
+
+
+def test_defaults_that_depend_on_the_task_are_named() -> None:
+    assert default_of("hidden_dim") == "[default: 256; tag 400; classify 128]"
+    assert default_of("dropout") == "[default: 0.3; seq2seq transformer 0.1; tag 0.45; classify 0.5]"
+    assert default_of("word_dropout") == "[default: tag 0.2; classify 0.1]"
+    assert default_of("minutes") == "[default: seq2seq 2]"
+    assert default_of("heads") == "[default: 4]"
+    assert default_of("score") == "[default: additive]"

@@ -30,7 +30,7 @@ def test_heads_are_told_and_the_page_is_written(folders: dict[str, Path], regard
     assert ended.err == ""
     *_, told, page = ended.out.splitlines()
     assert page == "look.html"
-    assert told.endswith("of 18 heads have at least half of their weight at one such place.")
+    assert told.endswith("of 18 heads put at least half of their weight on one such place.")
     assert f"<title>{folders['encoder'].name}" in (tmp_path / "look.html").read_text("utf-8")
     ended = regard("look", folders["encoder"], TEXT, "--out", "another.html")
     assert ended.out.splitlines()[-1] == "another.html"
@@ -75,7 +75,7 @@ def test_a_text_may_be_a_file_or_standard_input(
 
 def test_a_long_text_is_cut_and_that_is_said(folders: dict[str, Path], regard: Command) -> None:
     ended = regard("look", folders["encoder"], "cat " * 70, "--json")
-    assert ended.err == "regard: the text of 72 tokens is cut to the 53 that the model takes\n"
+    assert ended.err == "regard: the text of 72 tokens is cut to 53, the most that the model takes\n"
 
 
 def test_mistakes_are_one_line(folders: dict[str, Path], regard: Command, tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_mistakes_are_one_line(folders: dict[str, Path], regard: Command, tmp_pa
     )
     assert "expected a run directory, but there is no such folder" in regard("look", "nowhere", "cat").error
     for arguments, said in (
-        (("cat", "dog"), "expected one TEXT for a language model, got 2; quote it"),
-        (("cat", "--beam", "3"), "--beam: has no effect with a language model that is no run; leave it away"),
-        (("cat", "--heads"), "--heads: has no effect with a language model"),
+        (("cat", "dog"), "expected one TEXT for a Hugging Face or GGUF model, got 2; quote it"),
+        (("cat", "--beam", "3"), "--beam: no effect on a Hugging Face or GGUF model; remove it"),
+        (("cat", "--heads"), "--heads: no effect on a Hugging Face or GGUF model"),
         (("cat", "--generate", "0"), "expected a number of at least 1, got 0."),
     ):
         ended = regard("look", encoder, *arguments)
@@ -149,11 +149,11 @@ def test_a_run_has_a_page(trained: Path, regard: Command, tmp_path: Path) -> Non
     assert page.startswith("<!")
     for arguments, said in (
         (("bad", "cab"), "a page shows one TEXT, got 2; write one page for each"),
-        (("bad", "--heads"), "--heads: has no effect with a page about a run of the task seq2seq; leave it away"),
+        (("bad", "--heads"), "--heads: no effect on the page of a `seq2seq` run; remove it"),
     ):
         ended = regard("look", trained, *arguments, "--out", tmp_path / "a.html")
         assert ended.code == 2
         assert said in " ".join(ended.err.split())
-    assert "--generate: has no effect with a run" in " ".join(
+    assert "--generate: no effect on a `seq2seq` run" in " ".join(
         regard("look", trained, "bad", "--generate", "3").err.split()
     )

@@ -12,20 +12,22 @@ from typer.main import get_command
 from commands import Command, spelt, table
 from regard.cli import published_figures as module
 from regard.cli.app import app
-from regard.cli.published_figures import RECIPES, Published
+from regard.cli.published_figures import RECIPES, PublishedFigure
 from regard.cli.recipes import listed, prepared
 from regard.errors import ArgumentError, DataError, RunError
 
 pytest_plugins = ["command_fixtures"]
 
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}
-LABELLED = Published("moods", "classify", "moods", "accuracy", "1", "us", ("a.train",), (), ("a.test",), "label first")
-PARALLEL = Published(
+LABELLED = PublishedFigure(
+    "moods", "classify", "moods", "accuracy", "1", "us", ("a.train",), (), ("a.test",), "label first"
+)
+PARALLEL = PublishedFigure(
     "two", "seq2seq", "pairs", "BLEU", "1", "us", ("t.de", "t.en"), ("v.de", "v.en"), (), "parallel, lower case"
 )
 
 
-def published(folder: Path, recipe: Published) -> Path:
+def published(folder: Path, recipe: PublishedFigure) -> Path:
     """A folder with made-up files under the names of a recipe."""
     for name in (*recipe.train, *recipe.dev, *recipe.test):
         (folder / name).write_text("1 a film\n", encoding="utf-8")
@@ -68,7 +70,7 @@ def test_the_list_has_a_line_each(regard: Command) -> None:
 def test_a_measured_figure_is_shown() -> None:
     (line,) = (line for line in listed((LABELLED, PARALLEL)).splitlines() if line.startswith("moods "))
     assert line.split()[-2:] == ["1", "-"]
-    measured = Published("x", "tag", "y", "accuracy", "1", "us", ours="97.3")
+    measured = PublishedFigure("x", "tag", "y", "accuracy", "1", "us", ours="97.3")
     assert listed((measured,)).splitlines()[1].endswith("97.3")
 
 
@@ -102,7 +104,7 @@ def test_a_plain_file_goes_before_its_gz(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there_or_twice_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"expected a\.test or a\.test\.gz somewhere below .*, found neither"):
+    with pytest.raises(ArgumentError, match=r"expected a\.test or a\.test\.gz anywhere below .*, found neither"):
         prepared(LABELLED, tmp_path, tmp_path / "run")
     published(tmp_path, LABELLED)
     (tmp_path / "old").mkdir()
@@ -144,7 +146,7 @@ def test_a_recipe_prints_its_command_and_runs_it(
 ) -> None:
     quick = ("--epochs", "1", "--embed-dim", "8", "--hidden-dim", "16")
     files_of = (("w",), ("w-dev",), ("w-test",))
-    recipe = Published(
+    recipe = PublishedFigure(
         "spelt", "seq2seq", "s", "WER", "0", "us", *files_of, arguments=quick, evaluate=("--length-penalty", "1")
     )
     monkeypatch.setattr(module, "RECIPES", (recipe,))

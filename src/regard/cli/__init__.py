@@ -59,7 +59,7 @@ def _run(arguments: list[str]) -> int | str | None:
 
 
 def _reason(error: Exception) -> str:
-    """One line for the user."""
+    """Return a description of the error in one line."""
     if isinstance(error, ModuleNotFoundError):
         missing = (error.name or str(error)).split(".")[0]
         text = f"error: {missing} is not installed, and the commands need it: pip install 'regard[train]'"

@@ -1,4 +1,4 @@
-"""The commands as one program, and how their help is laid out."""
+"""The commands as one program, and the layout of their help."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app = typer.Typer(
 
 
 class _Command(TyperCommand):
-    """A command whose help shows its options by panel; Typer itself would import rich for that."""
+    """A command whose help groups its options by panel; Typer itself would import rich for that."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -59,16 +59,16 @@ for command in (train, predict, evaluate, look, export, recipes, bench):
 @app.callback(invoke_without_command=True)
 def _options(
     version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks and warnings; any command takes it."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks and warnings; works with any command."),
 ) -> None:
-    # --debug serves the help alone: main takes it out wherever it stands
+    # --debug is declared for the help only: main removes it wherever it stands
     if version:
         print(f"regard {__version__}")
         raise typer.Exit
 
 
 def run(arguments: list[str], *, debug: bool = False) -> None:
-    """Run one command; it ends with ``SystemExit``, or with what went wrong."""
+    """Run one command; it ends with ``SystemExit``, or with the exception of what failed."""
     if not debug and not sys.warnoptions:
-        warnings.simplefilter("ignore")  # those of the libraries below are for us, not for users
+        warnings.simplefilter("ignore")  # of libraries, meant for developers
     app(args=arguments, prog_name="regard")

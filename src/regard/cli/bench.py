@@ -1,4 +1,4 @@
-"""`regard bench`: what additive attention costs, here and by other means."""
+"""`regard bench`: the cost of additive attention, beside that of other implementations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typer import Option
 
 
 def bench(
-    seconds: Annotated[float, Option(metavar="X", min=0.1, help="for each measurement, about")] = 5.0,
-    threads: Annotated[int | None, Option(metavar="N", min=1, help="left out: as many as torch takes")] = None,
-    longest: Annotated[int, Option(metavar="T", min=1, help="the longest sequence of the second table")] = 16384,
+    seconds: Annotated[float, Option(metavar="X", min=0.1, help="time for each measurement, roughly")] = 5.0,
+    threads: Annotated[int | None, Option(metavar="N", min=1, help="threads to use  [default: torch's number]")] = None,
+    longest: Annotated[int, Option(metavar="T", min=1, help="longest sequence in the second table")] = 16384,
 ) -> None:
-    """Measure additive attention against its peers.
+    """Measure additive attention against other implementations.
 
-    Prints time, peak memory and error against float64 as tables; a peer whose values are wrong has no time.
+    Prints tables of time, peak memory and error against float64; an implementation with wrong values gets no time.
     """
     from regard.bench.additive import main
 

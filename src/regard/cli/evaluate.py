@@ -1,4 +1,4 @@
-"""`regard evaluate`: how right a model is on examples."""
+"""`regard evaluate`: the scores of a model on examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typer import Argument, Context, Option
 
 from regard._wording import counted_noun
 from regard.cli.messages import note
-from regard.cli.options import Beam, LengthPenalty, RunDirectory, given
+from regard.cli.options import Beam, LengthPenalty, RunDirectory, checked_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,30 +23,26 @@ def evaluate(
     file: Annotated[str, Argument(metavar="FILE", help="examples as in training, plain or .gz; - is standard input")],
     beam: Beam = 5,
     length_penalty: LengthPenalty = 0.0,
-    as_json: Annotated[bool, Option("--json", help="one JSON object")] = False,
+    as_json: Annotated[bool, Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Score a model on examples, with confidence intervals.
 
-    Pairs: answers that match their target exactly, those that do not (WER, in percent), and the edits that each unit of
-    the targets would need (PER, or CER for characters); BLEU and chrF for subwords. Tags and classes: accuracy and F1.
-    Between the bounds beside a value lie 95 % of 1,000 samples that are drawn from the examples.
+    Pairs: exact answers, wrong answers (WER, in percent), and edits per unit of the targets (PER, or CER if the units
+    are characters); for subwords, BLEU and chrF. Tags and classes: accuracy and F1. The interval beside a value
+    contains it for 95 % of 1,000 bootstrap samples of the examples.
     """
     from rich.console import Console
 
+    from regard.cli.tasks import TASK_MODULES
     from regard.tasks.registry import open_run
-    from regard.tasks.seq2seq import Search, Seq2SeqRun
 
     opened = open_run(run)
-    searched = {"beam", "length_penalty"} if isinstance(opened, Seq2SeqRun) else set()
-    options = given(context, f"a run of the task {opened.task}", {"as_json"} | searched)
+    task = TASK_MODULES[opened.task]
+    options = checked_options(context, f"a `{opened.task}` run", task.EVALUATE_OPTIONS)
     split = opened.read(file)
     for text in (*split.notes, *opened.unseen(split)):
         note(text)
-    if isinstance(opened, Seq2SeqRun):
-        search = Search(options["beam"], length_penalty=options["length_penalty"])
-        scores = opened.score(split.examples, search, confidence=True)
-    else:
-        scores = opened.score(split.examples, confidence=True)
+    scores = task.score(opened, split.examples, options)
     if as_json:
         print(json.dumps(scores.as_dict()))
     else:

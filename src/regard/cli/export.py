@@ -13,27 +13,25 @@ from regard.errors import ArgumentError
 
 def export(
     run: RunDirectory,
-    to: Annotated[str, Option(metavar="FORMAT", help="the format: onnx")] = "onnx",
-    out: Annotated[Path | None, Option(metavar="FOLDER", help="where to; left out: RUN/onnx")] = None,
+    to: Annotated[str, Option(metavar="FORMAT", help="format of the files: onnx")] = "onnx",
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="folder to write to  [default: RUN/onnx]")] = None,
 ) -> None:
     """Write a model for other runtimes.
 
-    Makes a folder with the model as ONNX graphs, its vocabularies, and a README that says how to use them. The graphs
-    are run and compared with the model first.
+    Writes a folder with the model as ONNX graphs, its vocabularies, and a README on how to use them, once the graphs
+    have been run and compared with the model.
     """
     if to != "onnx":
-        raise ArgumentError(f"--to: expected onnx, the one format there is, got {to!r}")
+        raise ArgumentError(f"--to: expected onnx, the only format, got {to!r}")
     from regard.tasks.onnx_folder import export_run
     from regard.tasks.registry import open_run
     from regard.tasks.seq2seq import Seq2SeqRun
 
     opened, folder = open_run(run), out or run / to
     if not isinstance(opened, Seq2SeqRun):
-        raise ArgumentError(
-            f"{run}: expected a run of the task seq2seq, which alone can be exported, got {opened.task}"
-        )
+        raise ArgumentError(f"{run}: expected a `seq2seq` run, as no other can be exported, got a `{opened.task}` run")
     exported = export_run(opened, folder)
     for name, size in exported.sizes.items():
         print(f"{folder / name}: {size / 1e6:.2f} MB")
-    print(f"in onnxruntime they give the model's numbers, up to {exported.error:.1e}")
+    print(f"outputs in onnxruntime equal the model's up to {exported.error:.1e}")
     print(f"how to use them: {folder / 'README.md'}")

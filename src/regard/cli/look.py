@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from regard.cli.options import Beam, LengthPenalty, NBest, at_least_1, given
+from regard.cli.options import Beam, LengthPenalty, NBest, at_least_1, checked_options
 
 
 # As long as it has options: Typer reads them off the signature
@@ -17,41 +17,42 @@ def look(
         Path, Argument(metavar="TARGET", help="a run directory, the folder of a Hugging Face model, or a GGUF file")
     ],
     texts: Annotated[
-        list[str], Argument(metavar="TEXT", help="one or more texts; for a model of others one text, a file, or -")
+        list[str],
+        Argument(metavar="TEXT", help="for a run, one or more texts; for any other model: one text, a file, or -"),
     ],
     out: Annotated[
         Path | None,
         Option(
             metavar="FILE",
-            help="a picture, .png, .svg or .pdf, or a page, .html; left out: RUN/look.png, for others look.html",
+            help="a picture (.png, .svg, .pdf) or a page (.html)  [default: RUN/look.png; look.html for other models]",
         ),
     ] = None,
     beam: Beam = 5,
     n_best: NBest = 1,
     length_penalty: LengthPenalty = 0.0,
     heads: Annotated[
-        bool, Option("--heads", help="of a run: a map for each layer and head of a transformer; left out: their mean")
+        bool, Option("--heads", help="for a run: draw each layer and head of a transformer, not their mean")
     ] = False,
     generate: Annotated[
         int | None,
         Option(
             metavar="N",
             callback=at_least_1,
-            help="of a language model: let it go on for up to N tokens, and look at these too",
+            help="for a language model: generate up to N tokens, and look at these too",
         ),
     ] = None,
     as_json: Annotated[
-        bool, Option("--json", help="of a language model: what each head looks at, as one JSON object")
+        bool, Option("--json", help="for other models: print what each head looks at as one JSON object")
     ] = False,
 ) -> None:
     """Show what a model attends to.
 
-    A run answers each TEXT, and a picture shows which units of it each unit of the answer attended to, or what the
+    A run answers each TEXT; a picture shows which units of TEXT each unit of the answer attended to, or which words a
     class was read from.
 
-    Any other language model, an encoder, a causal or a sequence-to-sequence model in a local folder, is run on TEXT:
-    a table tells the heads that look at one place, such as the previous token, and what an answer was read from; a
-    page shows all heads and tokens. Nothing is fetched from the network.
+    Any other model (a Hugging Face or GGUF model: encoder, causal or sequence-to-sequence, in a local folder) reads
+    TEXT; a table lists the heads that look at one place, such as the previous token, and what an answer was read from,
+    and a page shows all heads and tokens. Nothing is downloaded.
     """
     from regard.look.local_models import is_model
 
@@ -59,23 +60,32 @@ def look(
         from regard.cli.look_model import look as look_at_model
 
         if len(texts) != 1:
-            context.fail(f"expected one TEXT for a language model, got {len(texts)}; quote it")
-        options = given(context, "a language model that is no run", {"generate", "as_json"})
-        look_at_model(run, texts[0], out, options)
-        return
-    from regard.cli.tasks import TASKS
+            context.fail(f"expected one TEXT for a Hugging Face or GGUF model, got {len(texts)}; quote it")
+        allowed = {"generate", "as_json", "out"}
+        look_at_model(run, texts[0], out, checked_options(context, "a Hugging Face or GGUF model", allowed))
+    else:
+        _look_at_run(context, run, texts, out or run / "look.png")
+
+
+def _look_at_run(context: Context, directory: Path, texts: list[str], out: Path) -> None:
+    """Print the answers of a run, and write the picture or page of their attention."""
+    from regard.cli.tasks import TASK_MODULES
     from regard.tasks.registry import open_run
 
-    out = out or run / "look.png"
-    page = out.suffix == ".html"
-    if page and len(texts) > 1:
+    is_page = out.suffix == ".html"
+    if is_page and len(texts) > 1:
         context.fail(f"a page shows one TEXT, got {len(texts)}; write one page for each")
-    opened = open_run(run)
-    task = TASKS[opened.task]
-    of_run = f"a run of the task {opened.task}"
-    options = (
-        given(context, f"a page about {of_run}", task.OF_LOOK - {"heads", "n_best"})
-        if page
-        else given(context, of_run, task.OF_LOOK)
-    )
-    task.look(opened, texts, out, options)
+    opened = open_run(directory)
+    task = TASK_MODULES[opened.task]
+    target, allowed = f"a `{opened.task}` run", task.LOOK_OPTIONS
+    if is_page:
+        target, allowed = f"the page of {target}", allowed - {"heads", "n_best"}
+    options = checked_options(context, target, {*allowed, "out"})
+    if is_page:
+        record, tokens = task.watch(opened, texts[0], options)
+        record.report(out, tokens=tokens, title=texts[0])
+    else:
+        from regard.look import save
+
+        save(task.draw(opened, texts, options), out)
+    print(out)

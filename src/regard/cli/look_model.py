@@ -1,4 +1,4 @@
-"""The commands' part in language models that are no runs: what their heads look at, told and shown."""
+"""`regard look` on a Hugging Face or GGUF model: what its heads look at, as a table, a page or JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard._wording import counted_noun
 from regard.cli.messages import note
 from regard.errors import DataError
 
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
 
 _PAGE = Path("look.html")
 _MOST = 20  # rows of a table
-_COLUMNS = ("first", "previous", "itself", "separators", "distance", "entropy")
 
 
 def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> None:
-    """Run a model over a text, tell what its heads look at, and write the page."""
+    """Run a model on a text, print what its heads look at, and write the page."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client
     if not sys.stderr.isatty():
-        os.environ["TQDM_DISABLE"] = "1"  # progress is for people
+        os.environ["TQDM_DISABLE"] = "1"  # no progress bars in files
     from regard.look.local_models import LocalModel
     from regard.look.page.html import report
 
@@ -37,12 +37,12 @@ def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> No
     model = LocalModel.open(path)
     watched = model.watch(text, generate=options["generate"])
     if watched.cut:
-        note("the text of {:,} tokens is cut to the {:,} that the model takes".format(*watched.cut))
+        note("the text of {:,} tokens is cut to {:,}, the most that the model takes".format(*watched.cut))
     heads = watched.record.summary(model.separators)
     if options["as_json"]:
         print(_json(model, watched, heads))
     else:
-        _tell(watched, heads)
+        _print_tables(watched, heads)
     if out is not None or not options["as_json"]:
         shown = {"tokenizer": model.tokenizer, "tokens": watched.tokens, "title": model.name}
         written = report(watched.record, out or _PAGE, **shown, summaries=heads)
@@ -50,7 +50,7 @@ def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> No
 
 
 def _text(given: str) -> str:
-    """The text itself, or what the file of this name, or standard input, holds."""
+    """Return the text itself, or the content of the file of this name, or of standard input."""
     from regard.data.lines import name_of, read_lines
 
     if given != "-" and not os.path.isfile(given):
@@ -61,26 +61,26 @@ def _text(given: str) -> str:
     return text
 
 
-def _tell(watched: WatchedText, heads: Sequence[Summary]) -> None:
+def _print_tables(watched: WatchedText, heads: Sequence[Summary]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
     if watched.answer is not None:
         console.print(watched.answer, markup=False)
     if len(watched.passages) > 1:
-        console.print(_of_passages(watched.passages))
+        console.print(_passage_table(watched.passages))
     pointed = [one for one in heads if one.words]
     if pointed:
-        console.print(_of_heads(pointed))
+        console.print(_head_table(pointed))
     more = len(pointed) - _MOST
     console.print(
-        f"{len(pointed)} of {len(heads)} heads have at least half of their weight at one such place"
-        f"{f'; {more} more are in the page, and with --json' * (more > 0)}."
+        f"{len(pointed)} of {counted_noun(len(heads), 'head')} put at least half of their weight on one such place"
+        f"{f'; the page and --json list {more} more' * (more > 0)}."
     )
 
 
-def _of_heads(heads: Sequence[Summary]) -> Table:
-    """The heads that stand out, those with the largest share first."""
+def _head_table(heads: Sequence[Summary]) -> Table:
+    """Return a table of the heads that stand out, those with the largest share first."""
     from rich.table import Table
 
     table = Table("layer", "head", "looks at", box=None, pad_edge=False)
@@ -91,7 +91,7 @@ def _of_heads(heads: Sequence[Summary]) -> Table:
     return table
 
 
-def _of_passages(passages: Sequence[Passage]) -> Table:
+def _passage_table(passages: Sequence[Passage]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

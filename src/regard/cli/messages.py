@@ -1,4 +1,4 @@
-"""What is to be said beside the output."""
+"""Messages on standard error, beside the output."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from regard._wording import counted_noun
 if TYPE_CHECKING:
     from regard.tasks.seq2seq import Answer
 
-__all__ = ["Tally", "counted", "note"]
+__all__ = ["Tally", "note", "with_progress"]
 
 T = TypeVar("T")
 
 
 def note(text: str) -> None:
-    """Say something on standard error."""
+    """Print one line on standard error."""
     print(f"regard: {text}", file=sys.stderr)
 
 
-def counted(items: Iterable[T], thing: str) -> Iterator[T]:
-    """The items, and on a terminal how many there have been; nothing where they themselves are shown on it."""
+def with_progress(items: Iterable[T], noun: str) -> Iterator[T]:
+    """Yield the items, and show their count on a terminal, unless the output itself appears on one."""
     if sys.stdout.isatty() or not sys.stderr.isatty():
         yield from items
         return
@@ -37,11 +37,11 @@ def counted(items: Iterable[T], thing: str) -> Iterator[T]:
         for number, item in enumerate(items, 1):
             yield item
             speed = number / max(1e-3, time.monotonic() - begin)
-            bar.update(task, description=f"{number:,} {thing}s, {speed:,.0f} a second")
+            bar.update(task, description=f"{number:,} {noun}s, {speed:,.0f} per second")
 
 
 class Tally:
-    """Counts over answers: units that training never saw, lines cut short, answers without an end."""
+    """Counts over answers: units that training never saw, lines cut short, answers that did not end."""
 
     def __init__(self) -> None:
         self._units = self._lines = self._cut = self._endless = 0
@@ -53,12 +53,12 @@ class Tally:
         self._cut += answer.cut
         self._endless += bool(answer.predictions) and not answer.predictions[0].finished
 
-    def say(self, max_length: int) -> None:
-        """Say what there is to say, if anything."""
+    def report(self, max_length: int) -> None:
+        """Print a note for each count that is not 0."""
         if self._units:
             where = f"in {counted_noun(self._lines, 'line')} that training never saw"
             note(f"{counted_noun(self._units, 'unit')} {where}, read as unknown")
         if self._cut:
-            note(f"{counted_noun(self._cut, 'line')} cut to the {max_length} units that the model takes")
+            note(f"{counted_noun(self._cut, 'line')} cut to {max_length} units, the most that the model takes")
         if self._endless:
-            note(f"{counted_noun(self._endless, 'answer')} broken off at the greatest length")
+            note(f"{counted_noun(self._endless, 'answer')} cut off at the maximum length")

@@ -1,19 +1,29 @@
-"""What several commands ask for alike."""
+"""Options that several commands share, and checks of what was given on the command line."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Context, Option
 
-__all__ = ["Beam", "LengthPenalty", "NBest", "RunDirectory", "at_least_1", "given", "spelt"]
+__all__ = [
+    "Beam",
+    "LengthPenalty",
+    "NBest",
+    "RunDirectory",
+    "as_typed",
+    "at_least_1",
+    "checked_options",
+    "on_command_line",
+]
 
 
 # Not Option(min=1): that would put "x>=1" into every line of the help
 def at_least_1(value: int | None) -> int | None:
-    """The number as it was given, or none."""
+    """Return the number, or raise `BadParameter` if it is below 1."""
     if value is not None and value < 1:
         raise BadParameter(f"expected a number of at least 1, got {value}.")
     return value
@@ -26,27 +36,33 @@ def _finite(value: float) -> float:
 
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="the run directory of a model")]
-Beam = Annotated[int, Option(metavar="N", callback=at_least_1, help="hypotheses to follow; 1 is greedy")]
-NBest = Annotated[int, Option(metavar="N", callback=at_least_1, help="answers to give, best first; up to the beam")]
+Beam = Annotated[int, Option(metavar="N", callback=at_least_1, help="width of the beam search; 1 is greedy search")]
+NBest = Annotated[int, Option(metavar="N", callback=at_least_1, help="answers to give, best first; at most --beam")]
 LengthPenalty = Annotated[
     float,
     Option(metavar="X", callback=_finite, help="divide log p by the length to this power; 1 favours long answers"),
 ]
 
 
-def given(context: Context, target: str, allowed: set[str]) -> dict[str, Any]:
-    """The options of a command by name, once those given on the command line are known to have an effect."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if (
-            source is not None
-            and source.name == "COMMANDLINE"
-            and name not in {*allowed, "run", "file", "texts", "out"}
-        ):
-            context.fail(f"{spelt(name)}: has no effect with {target}; leave it away")
+def on_command_line(context: Context) -> set[str]:
+    """Return the names of the parameters that were given on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def checked_options(context: Context, target: str, allowed: set[str]) -> dict[str, Any]:
+    """Return the parameters of a command by name; wrong usage if an option was given that is not ``allowed``."""
+    arguments = {parameter.name for parameter in context.command.params if parameter.param_type_name == "argument"}
+    wrong = on_command_line(context) - arguments - allowed
+    if wrong:
+        context.fail(f"{as_typed(context, wrong)}: no effect on {target}; remove it")
     return dict(context.params)
 
 
-def spelt(name: str) -> str:
-    """An option as it is typed."""
-    return {"data": "DATA", "as_json": "--json"}.get(name, f"--{name.replace('_', '-')}")
+def as_typed(context: Context, names: Iterable[str]) -> str:
+    """Return parameters as they are typed: ``--lr, DATA``."""
+    spelling = {
+        parameter.name: parameter.opts[0] if parameter.param_type_name == "option" else (parameter.name or "").upper()
+        for parameter in context.command.params
+    }
+    return ", ".join(sorted(spelling[name] for name in names))

@@ -1,4 +1,4 @@
-"""`regard predict`: what a model makes of a file."""
+"""`regard predict`: a model's answers to the lines of a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from regard.cli.options import Beam, LengthPenalty, NBest, RunDirectory, given
+from regard.cli.options import Beam, LengthPenalty, NBest, RunDirectory, checked_options
 
 
 def predict(
@@ -16,17 +16,24 @@ def predict(
     beam: Beam = 5,
     n_best: NBest = 1,
     length_penalty: LengthPenalty = 0.0,
-    scores: Annotated[bool, Option("--scores", help="the score of each answer in a column behind it")] = False,
-    as_json: Annotated[bool, Option("--json", help="a JSON object a line")] = False,
+    scores: Annotated[
+        bool,
+        Option(
+            "--scores",
+            help="add the score of each answer in the next column: log p (0 is certain, exp(score) is p), divided as "
+            "--length-penalty says; of a class, its probability",
+        ),
+    ] = False,
+    as_json: Annotated[bool, Option("--json", help="print one JSON object a line")] = False,
 ) -> None:
     """Answer each line of a file, or tag each word.
 
-    Answers go to standard output, line for line, those of one line with TABs between; a tagger gives its file back,
-    with the tags in their column. What is to be said about them goes to standard error.
+    Answers go to standard output, one line for each line of input; several answers to a line are separated by TABs. A
+    tagger prints its input with the tags in their column. Messages go to standard error.
     """
-    from regard.cli.tasks import TASKS
+    from regard.cli.tasks import TASK_MODULES
     from regard.tasks.registry import open_run
 
     opened = open_run(run)
-    task = TASKS[opened.task]
-    task.predict(opened, file, given(context, f"a run of the task {opened.task}", task.OF_PREDICT))
+    task = TASK_MODULES[opened.task]
+    task.predict(opened, file, checked_options(context, f"a `{opened.task}` run", task.PREDICT_OPTIONS))

@@ -1,25 +1,25 @@
-"""Published figures, and the trainings that stand beside them: what `regard recipes` lists and runs."""
+"""Published figures, each with a training to compare, as `regard recipes` lists and runs them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["RECIPES", "Published"]
+__all__ = ["RECIPES", "PublishedFigure"]
 
 Layout = Literal["as published", "label first", "parallel, lower case"]
 
 
 @dataclass(frozen=True)
-class Published:
-    """One training, and the figure that others published for the same test set.
+class PublishedFigure:
+    """A figure that others published for a test set, and a training to compare.
 
-    - ``task``: seq2seq, tag or classify; ``about``: the data, for people.
-    - ``metric``, ``figure``, ``source``: what was published, and by whom; ``ours``: what this training gave.
-    - ``train``, ``dev``, ``test``: names of files, without .gz. One each, or source and target that are parallel; none
-      where a part is set apart from the training data, or comes with the package.
-    - ``layout``: how their lines are to be read; ``arguments``: of `regard train`, besides the files; ``evaluate``: of
-      `regard evaluate`, which then reads ``test`` when training is over, where it is not to be read as training does.
+    - ``task``: seq2seq, tag or classify; ``about``: a description of the data.
+    - ``metric``, ``figure``, ``source``: the published result; ``ours``: the result of this training.
+    - ``train``, ``dev``, ``test``: names of files, without .gz: one, or a source and a target file that are parallel;
+      empty where the part is set apart from the training data, or comes with the package.
+    - ``layout``: the format of their lines; ``arguments``: those of `regard train`, besides the files; ``evaluate``:
+      those of `regard evaluate`, which reads ``test`` after training if it has any.
     """
 
     name: str
@@ -54,9 +54,11 @@ _INFLECTED = {  # the best system, minutes, what this training gave
     "maltese": ("Maltese", "88.99", "15", "88.45"),
 }
 
-_ENGLISH = Published("english", "seq2seq", "English pronunciation, CMU dictionary", "WER", "-", "nobody on this split")
+_ENGLISH = PublishedFigure(
+    "english", "seq2seq", "English pronunciation, CMU dictionary", "WER", "-", "nobody on this split"
+)
 _PRONOUNCED = tuple(
-    Published(
+    PublishedFigure(
         f"g2p-{file[:3]}",
         "seq2seq",
         f"{language} pronunciation, SIGMORPHON 2021",
@@ -72,7 +74,7 @@ _PRONOUNCED = tuple(
     for file, (language, ensemble, single, ours, options) in _MEDIUM.items()
 )
 _INFLECTION = tuple(
-    Published(
+    PublishedFigure(
         f"inflect-{file[:3]}",
         "seq2seq",
         f"{language} inflection, SIGMORPHON 2016",
@@ -88,7 +90,7 @@ _INFLECTION = tuple(
     for file, (language, figure, minutes, ours) in _INFLECTED.items()
 )
 _TEXTS = (
-    Published(
+    PublishedFigure(
         "tag-ewt",
         "tag",
         "English parts of speech, UD EWT",
@@ -101,7 +103,7 @@ _TEXTS = (
         arguments=("--tag", "upos", "--epochs", "10"),
         ours="95.52",
     ),
-    Published(
+    PublishedFigure(
         "trec",
         "classify",
         "kinds of questions, TREC",
@@ -115,7 +117,7 @@ _TEXTS = (
         arguments=("--epochs", "8"),
         ours="88.0",
     ),
-    Published(
+    PublishedFigure(
         "sst2",
         "classify",
         "moods of film reviews, SST-2, whole sentences",
@@ -129,7 +131,7 @@ _TEXTS = (
         arguments=("--epochs", "6", "--word-dropout", "0.3", "--batch-tokens", "1200"),
         ours="81.6",
     ),
-    Published(
+    PublishedFigure(
         "multi30k-de-en",
         "seq2seq",
         "German to English, Multi30k, test 2016",
@@ -150,4 +152,4 @@ _TEXTS = (
     ),
 )
 
-RECIPES: tuple[Published, ...] = (_ENGLISH, *_PRONOUNCED, *_INFLECTION, *_TEXTS)
+RECIPES: tuple[PublishedFigure, ...] = (_ENGLISH, *_PRONOUNCED, *_INFLECTION, *_TEXTS)

@@ -1,4 +1,4 @@
-"""`regard recipes`: the trainings behind published figures, listed and run."""
+"""`regard recipes`: list and run trainings that reproduce published figures."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from typer import Argument, Context, Option
 from regard.errors import ArgumentError, DataError, RunError
 
 if TYPE_CHECKING:
-    from regard.cli.published_figures import Published
+    from regard.cli.published_figures import PublishedFigure
 
 
 def recipes(
     context: Context,
-    name: Annotated[str | None, Argument(metavar="NAME", help="the recipe to run; left out: list all")] = None,
+    name: Annotated[str | None, Argument(metavar="NAME", help="the recipe to run  [default: list all]")] = None,
     data: Annotated[
         Path | None,
-        Option(metavar="FOLDER", help="where its data files lie, anywhere below, under their names, plain or .gz"),
+        Option(metavar="FOLDER", help="folder with its data files at any depth, by their original names, plain or .gz"),
     ] = None,
-    out: Annotated[Path | None, Option(metavar="RUN", help="the run directory to make; left out: runs/NAME")] = None,
+    out: Annotated[Path | None, Option(metavar="RUN", help="run directory to create  [default: runs/NAME]")] = None,
 ) -> None:
-    """List the trainings behind published figures, or run one.
+    """List trainings beside published figures, or run one.
 
-    To run one prints the `regard train` that it stands for, and the `regard evaluate` where the test is not that of
-    training. Data that are not published in a format that `regard train` reads are put into one first, in the folder
-    `data` of the run.
+    Running one prints its `regard train` command, and its `regard evaluate` command where the test needs options of its
+    own. Data published in another format are first converted, into the folder `data` of the run.
     """
     from regard.cli.published_figures import RECIPES
 
     if name is None:
         if data is not None or out is not None:
-            context.fail("--data and --out: only with the NAME of a recipe; regard recipes lists them")
+            context.fail("--data and --out: only with the NAME of a recipe; `regard recipes` lists them")
         print(listed(RECIPES))
         return
     known = {recipe.name: recipe for recipe in RECIPES}
     if name not in known:
-        raise ArgumentError(f"expected the name of a recipe, got {name!r}; regard recipes lists them")
+        raise ArgumentError(f"expected the name of a recipe, got {name!r}; `regard recipes` lists them")
     recipe = known[name]
     if recipe.train and data is None:
         wanted = ", ".join(recipe.train + recipe.dev + recipe.test)
-        raise ArgumentError(f"{name} needs data: give --data FOLDER, with {wanted} somewhere below it")
+        raise ArgumentError(f"{name} needs data: give --data FOLDER, with {wanted} anywhere below it")
     regard = context.find_root().command
     for arguments in prepared(recipe, data, out or Path("runs") / name):
         print(shlex.join(["regard", *arguments]), flush=True)
@@ -57,8 +56,8 @@ def recipes(
                 raise
 
 
-def listed(recipes: tuple[Published, ...]) -> str:
-    """A table for people."""
+def listed(recipes: tuple[PublishedFigure, ...]) -> str:
+    """Return the recipes as a table."""
     heads = ("name", "task", "data", "measure", "published", "ours")
     rows = [heads, *((r.name, r.task, r.about, r.metric, r.figure, r.ours or "-") for r in recipes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -70,8 +69,8 @@ def listed(recipes: tuple[Published, ...]) -> str:
     return "\n".join([*lines, "", "published by:", *sources])
 
 
-def prepared(recipe: Published, data: Path | None, out: Path) -> list[list[str]]:
-    """The arguments of each ``regard`` that a recipe takes, once its files are found, and put into form."""
+def prepared(recipe: PublishedFigure, data: Path | None, out: Path) -> list[list[str]]:
+    """Find and convert the files of a recipe; return the arguments of each ``regard`` command that it takes."""
     arguments, later = ["train"], list[list[str]]()
     found = {} if data is None else _found(data, {*recipe.train, *recipe.dev, *recipe.test})
     if recipe.layout != "as published" and (out / "config.json").exists():
@@ -92,16 +91,16 @@ def prepared(recipe: Published, data: Path | None, out: Path) -> list[list[str]]
 
 
 def _found(folder: Path, names: set[str]) -> dict[str, Path]:
-    """Where below a folder each file lies, with or without .gz."""
+    """Return the path of each file below a folder, with or without .gz."""
     if not folder.is_dir():
-        raise ArgumentError(f"--data: expected a folder, {folder} is none")
+        raise ArgumentError(f"--data: expected a folder, got {folder}")
     places: dict[str, list[Path]] = {name: [] for name in names}
     for place, _, files in os.walk(folder):
         for file in {file.removesuffix(".gz"): file for file in sorted(files, reverse=True)}.values():
             places.get(file.removesuffix(".gz"), []).append(Path(place, file))
     for name, paths in sorted(places.items()):
         if not paths:
-            raise ArgumentError(f"--data: expected {name} or {name}.gz somewhere below {folder}, found neither")
+            raise ArgumentError(f"--data: expected {name} or {name}.gz anywhere below {folder}, found neither")
         if len(paths) > 1:
             which = " and ".join(str(path) for path in sorted(paths)[:2])
             raise ArgumentError(f"--data: expected one {name} below {folder}, found {which}; name a folder with one")
@@ -109,7 +108,7 @@ def _found(folder: Path, names: set[str]) -> dict[str, Path]:
 
 
 def _labelled(file: Path) -> Iterator[str]:
-    """``text TAB label`` of lines of a label, a space and a text; TREC, as published, has a byte of no encoding."""
+    """Yield ``text TAB label`` for each line of a label, a space and a text; a byte of TREC is not valid UTF-8."""
     content = file.read_bytes()
     text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8", "replace")
     for number, line in enumerate(text.splitlines(), 1):
@@ -120,13 +119,14 @@ def _labelled(file: Path) -> Iterator[str]:
 
 
 def _paired(source: Path, target: Path) -> Iterator[str]:
-    """``source TAB target`` of the lines of two parallel files, in lower case."""
+    """Yield ``source TAB target`` for the lines of two parallel files, in lower case."""
     from regard.data.lines import read_lines
 
     for number, sides in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if None in sides:
             ended, other = (source, target) if sides[0] is None else (target, source)
-            raise DataError(f"expected as many lines as in {other}, it ends before", file=ended, line=number)
+            message = f"expected as many lines as in {other}, but the file ends before this one"
+            raise DataError(message, file=ended, line=number)
         yield "\t".join(" ".join(side.lower().split()) for side in sides)
 
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Context, Option
 
-from regard.cli.options import spelt
-from regard.cli.tasks import TASKS
+from regard.cli.options import as_typed, on_command_line
+from regard.cli.tasks import TASK_MODULES, default_of, options_of, reading_options, task_options
+from regard.cli.tasks.seq2seq import MANY_PAIRS
+from regard.cli.train_plan import DataSources, TrainPlan
+from regard.training.settings import TrainingSettings, training_defaults
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.training.settings import TrainingSettings
-
-_UNITS = ("units", "source_units", "target_units")
-_OF_ALL = {  # options of every task
-    "data", "dev", "test", "task", "stress", "out", "resume", "minutes", "epochs", "seed", "model", "patience",
-    "on_disk",
-}  # fmt: skip
-_ABOUT_DATA = {  # options that nothing but DATA needs
-    "task", "columns", "tag", *_UNITS, "subwords", "shared", "normalize",
-    "dev", "test", "max_length", "on_disk",
-}  # fmt: skip
 _data, _run, _model, _recurrent, _transformer, _training = (
     partial(Option, rich_help_panel=panel) for panel in ("Data", "Run", "Model", "Recurrent", "Transformer", "Training")
 )
@@ -38,17 +31,17 @@ def train(
         Path | None,
         Argument(
             metavar="DATA",
-            help="examples, plain or .gz: see the formats above; left out: English pronunciation",
+            help="examples, plain or .gz, in one of the formats above  [default: English pronunciation]",
             rich_help_panel="Data",
         ),
     ] = None,
     task: Annotated[
         Literal["seq2seq", "tag", "classify"] | None,
-        _data(metavar="NAME", help="seq2seq, tag or classify; left out: guessed"),
+        _data(metavar="NAME", help="seq2seq, tag or classify  [default: guessed]"),
     ] = None,
     dev: Annotated[
         Path | None,
-        _data(metavar="FILE", help="examples to choose the best model by; left out: some of DATA are set apart"),
+        _data(metavar="FILE", help="examples to choose the best model by  [default: some of DATA, set apart]"),
     ] = None,
     test: Annotated[
         Path | None, _data(metavar="FILE", help="examples to score the best model on, once, at the end")
@@ -57,234 +50,249 @@ def train(
         str | None,
         _data(
             metavar="NAMES",
-            help="what the columns are, in order: source,features,target or text,label; _ for one to ignore; of JSON "
-            "lines the keys; left out: guessed",
+            help="names of the columns in order, source,features,target or text,label, with _ for one to skip; for "
+            "JSON lines, the keys  [default: guessed]",
         ),
     ] = None,
     tag: Annotated[
         str | None,
-        _data(metavar="COLUMN", help="what to tag in CoNLL-U: upos, xpos or a feature, such as Number; left out: upos"),
+        _data(
+            metavar="COLUMN",
+            help=f"what to predict from CoNLL-U: upos, xpos or a feature, such as Number  {default_of('tag')}",
+        ),
     ] = None,
     units: Annotated[
         str | None,
-        _data(metavar="UNITS", help="what texts are cut into: chars, words, subword or a separator; left out: guessed"),
+        _data(
+            metavar="UNITS",
+            help="how to split texts into units: chars, words, subword or a separator  [default: guessed]",
+        ),
     ] = None,
-    source_units: Annotated[str | None, _data(metavar="UNITS", help="the same for the source alone")] = None,
-    target_units: Annotated[str | None, _data(metavar="UNITS", help="the same for the target alone")] = None,
-    subwords: Annotated[int | None, _data(metavar="N", help="how many subwords; left out: 8000")] = None,
+    source_units: Annotated[str | None, _data(metavar="UNITS", help="the same for sources only")] = None,
+    target_units: Annotated[str | None, _data(metavar="UNITS", help="the same for targets only")] = None,
+    subwords: Annotated[
+        int | None, _data(metavar="N", help=f"size of a subword vocabulary  {default_of('subwords')}")
+    ] = None,
     shared: Annotated[
-        bool | None, _data("--shared", help="one vocabulary for both sides; in a transformer one table of embeddings")
+        bool | None,
+        _data("--shared", help="one vocabulary for both sides; in a transformer, one table of embeddings too"),
     ] = None,
     normalize: Annotated[
         Literal["nfc", "nfd", "none"] | None,
-        _data(metavar="FORM", help="Unicode: compose (nfc) or decompose (nfd) what is read; left out: none"),
+        _data(
+            metavar="FORM",
+            help=f"Unicode form of all input: nfc (composed), nfd (decomposed) or none  {default_of('normalize')}",
+        ),
     ] = None,
     max_length: Annotated[
         int | None,
         _data(
             metavar="N",
-            help="leave out pairs with more units than this on a side, 200; cut texts to classify at it, 400",
+            help="largest number of units: pairs with more on a side are left out, texts to classify are cut  "
+            f"{default_of('max_length')}",
         ),
     ] = None,
     on_disk: Annotated[
-        bool, _data("--on-disk", help="keep examples on disk, not in memory; by itself from 256 MB of DATA on")
+        bool, _data("--on-disk", help="store examples on disk, not in memory; done anyway if DATA exceeds 256 MB")
     ] = False,
     stress: Annotated[bool, _data("--stress", help="English pronunciation with stress marks (AH0, AH1)")] = False,
-    out: Annotated[Path | None, _run(metavar="RUN", help="the run directory to make; left out: runs/NAME")] = None,
+    out: Annotated[Path | None, _run(metavar="RUN", help="run directory to create  [default: runs/NAME]")] = None,
     resume: Annotated[
-        Path | None,
-        _run(metavar="RUN", help="go on with an interrupted run; all other options come from it"),
+        Path | None, _run(metavar="RUN", help="continue an interrupted run; all other options come from it")
     ] = None,
-    minutes: Annotated[float | None, _run(metavar="X", help="how long to train; left out: 2, or --epochs")] = None,
-    epochs: Annotated[
-        int | None,
-        _run(metavar="N", help="how often to read the data, in place of --minutes; left out: to tag 10, to classify 8"),
-    ] = None,
-    seed: Annotated[int, _run(metavar="N", help="of everything random")] = 0,
-    model: Annotated[
-        Literal["recurrent", "transformer", "none"] | None,
-        _model(
-            metavar="NAME",
-            help="recurrent or transformer; none: the words of a text alone, to classify; left out: recurrent",
+    minutes: Annotated[
+        float | None,
+        _run(
+            metavar="X",
+            help="how long to train; give more if the last dev score is still the best  " + default_of("minutes"),
         ),
     ] = None,
+    epochs: Annotated[
+        int | None,
+        _run(metavar="N", help=f"passes over the data, instead of --minutes  {default_of('epochs')}"),
+    ] = None,
+    seed: Annotated[int | None, _run(metavar="N", help=f"seed of all random numbers  {default_of('seed')}")] = None,
+    model: Annotated[
+        Literal["recurrent", "transformer", "none"],
+        _model(metavar="NAME", help="recurrent, transformer, or none: to classify by words alone, without an encoder"),
+    ] = "recurrent",
     layers: Annotated[
         int | None,
-        _model(metavar="N", help="of the encoder, 1, to tag 2; of a transformer's encoder and decoder, 3"),
+        _model(
+            metavar="N",
+            help="layers of the encoder, and of the decoder of a transformer  " + default_of("layers"),
+        ),
     ] = None,
     dropout: Annotated[
         float | None,
         _model(
             metavar="X",
-            help="share of units dropped in training; left out: 0.3, of a transformer 0.1, with 50,000 pairs none; "
-            "to tag 0.45, to classify 0.5",
+            help=f"fraction of units dropped in training; 0 for {MANY_PAIRS:,} pairs or more  {default_of('dropout')}",
         ),
     ] = None,
     word_dropout: Annotated[
         float | None,
-        _model(metavar="X", help="how often training hides a word, to tag and to classify; left out: 0.2 and 0.1"),
+        _model(
+            metavar="X", help=f"fraction of words hidden in training, to tag or classify  {default_of('word_dropout')}"
+        ),
     ] = None,
     score: Annotated[
         Literal["additive", "dot", "scaled_dot", "general", "none"] | None,
-        _recurrent(metavar="NAME", help="additive (left out), dot, scaled_dot, general, or none (no attention)"),
+        _recurrent(
+            metavar="NAME", help=f"additive, dot, scaled_dot, general, or none for no attention  {default_of('score')}"
+        ),
     ] = None,
     input_feeding: Annotated[
         bool | None,
         _recurrent(
-            show_default=False, help="let the context enter the recurrence (Bahdanau; so by default) or not (Luong)"
+            show_default=False, help="feed the context into the recurrence (Bahdanau, the default) or not (Luong)"
         ),
     ] = None,
     cell: Annotated[
-        Literal["gru", "lstm"] | None, _recurrent(metavar="NAME", help="the recurrence, gru (left out) or lstm")
+        Literal["gru", "lstm"] | None, _recurrent(metavar="NAME", help=f"gru or lstm  {default_of('cell')}")
     ] = None,
     embed_dim: Annotated[
-        int | None, _recurrent(metavar="N", help="size of the embeddings; left out: 128, to classify 64")
+        int | None, _recurrent(metavar="N", help=f"size of the embeddings  {default_of('embed_dim')}")
     ] = None,
     hidden_dim: Annotated[
         int | None,
-        _recurrent(metavar="N", help="size of the states, an even number; left out: 256, to tag 400, to classify 128"),
+        _recurrent(metavar="N", help=f"size of the hidden states, an even number  {default_of('hidden_dim')}"),
     ] = None,
     dim: Annotated[
         int | None,
         _transformer(
             metavar="N",
-            help="size of embeddings and layers; left out: 128; to tag and to classify --embed-dim and --hidden-dim",
+            help="size of embeddings and layers; to tag or classify use --embed-dim and --hidden-dim  "
+            f"{default_of('dim')}",
         ),
     ] = None,
     heads: Annotated[
         int | None,
-        _transformer(metavar="N", help="attentions side by side in a layer, and in all classifiers; left out: 4"),
+        _transformer(metavar="N", help=f"attention heads in a layer, and in any classifier  {default_of('heads')}"),
     ] = None,
     feedforward: Annotated[
-        int | None, _transformer(metavar="N", help="size within the feed-forward layers; left out: 256")
+        int | None, _transformer(metavar="N", help=f"size of the feed-forward layers  {default_of('feedforward')}")
     ] = None,
     positions: Annotated[
         Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"] | None,
-        _transformer(metavar="NAME", help="sinusoidal (left out), learned, rotary, alibi, t5 or shaw"),
+        _transformer(metavar="NAME", help=f"sinusoidal, learned, rotary, alibi, t5 or shaw  {default_of('positions')}"),
     ] = None,
-    lr: Annotated[float | None, _training(metavar="X", help="highest learning rate; left out: 0.003")] = None,
+    learning_rate: Annotated[
+        float | None, _training("--lr", metavar="X", help=f"peak learning rate  {default_of('learning_rate')}")
+    ] = None,
     warmup: Annotated[
-        int | None,
-        _training(
-            metavar="N",
-            help="updates until it is reached; left out: 200, of pairs by a transformer 300, to classify 100",
-        ),
+        int | None, _training(metavar="N", help=f"updates until the peak  {default_of('warmup')}")
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        _training(
-            metavar="N", help="units in a batch, both sides and padding; left out: 1200, to tag 500, to classify 600"
-        ),
+        _training(metavar="N", help=f"units in a batch, both sides with padding  {default_of('batch_tokens')}"),
     ] = None,
-    weight_decay: Annotated[float | None, _training(metavar="X", help="of AdamW; left out: 0.01")] = None,
+    weight_decay: Annotated[
+        float | None, _training(metavar="X", help=f"weight decay of AdamW  {default_of('weight_decay')}")
+    ] = None,
     label_smoothing: Annotated[
         float | None,
-        _training(metavar="X", help="share of probability spread over all units; left out: 0.05, to classify 0.1"),
+        _training(
+            metavar="X",
+            help=f"share of the probability spread over all units or labels  {default_of('label_smoothing')}",
+        ),
     ] = None,
     patience: Annotated[
-        int, _training(metavar="N", help="stop after so many dev scores, of 12, without a better one")
-    ] = 6,
+        int | None,
+        _training(
+            metavar="N",
+            help=f"stop after N of the {TrainingSettings.evaluations} dev scores in a row without a better one  "
+            f"{default_of('patience')}",
+        ),
+    ] = None,
 ) -> None:
     """Train a model.
 
     \b
-    What DATA may be, a line each:
-      source TAB target              texts to texts: pronunciation, translation
+    Formats of DATA, one example a line:
+      source TAB target              text to text: pronunciation, translation
       lemma TAB features TAB form    inflection; other orders with --columns
-      CoNLL-U, or word TAB tag       tags; a blank line ends a sentence
-      text TAB label, JSON lines     classes of texts
+      CoNLL-U, or word TAB tag       tagging; a blank line ends a sentence
+      text TAB label, JSON lines     classification
 
-    Keeps the best model, scores it, and shows what it does and looks at. The run directory holds all that `predict`,
-    `evaluate` and `look` need. Ctrl-C ends training and keeps the best model so far.
+    Keeps the best model, scores it, and shows some answers with their attention. The run directory holds all that
+    `predict`, `evaluate` and `look` need. Ctrl-C stops training and keeps the best model so far.
     """
     from rich.console import Console
 
-    from regard.cli.train_run import begin
-    from regard.cli.train_run import resume as go_on
+    from regard.cli.train_run import resume as resume_run
+    from regard.cli.train_run import start
     from regard.training.processes import process_group, rank
 
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-    given = {name for name, value in context.params.items() if _given(context, name)}
+    given = on_command_line(context)
     _check(context, given)
     with process_group():
-        console.quiet = rank() > 0  # one of several processes speaks
+        console.quiet = rank() > 0  # one of several processes prints
         if resume is not None:
-            go_on(resume, console)
+            resume_run(resume, console)
             return
-        kind = task or _guess(data, columns, console)
-        options = _options(context, given, kind)
-        begin(kind, options, _recipe(options, kind), console)
-
-
-def _given(context: Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+        kind = task or _guess(None if data is None else str(data), columns, console)
+        start(_plan(context, given, kind), console)
 
 
 def _check(context: Context, given: set[str]) -> None:
-    """Refuse what can have no effect, whatever the task."""
+    """Refuse options that cannot have an effect, whatever the task."""
     if "resume" in given and len(given) > 1:
-        context.fail(f"--resume takes everything from the run; leave away {_spelt(given - {'resume'})}")
-    if "data" in given and "stress" in given:
-        context.fail("--stress is for English pronunciation; leave it away, or DATA")
-    if "data" not in given and given & _ABOUT_DATA:
-        context.fail(f"{_spelt(given & _ABOUT_DATA)}: only with DATA; English pronunciation is split and cut already")
+        context.fail(f"--resume takes everything from the run; remove {as_typed(context, given - {'resume'})}")
+    if {"data", "stress"} <= given:
+        context.fail("--stress is for English pronunciation; remove it, or DATA")
+    panels = {one.name: getattr(one, "rich_help_panel", None) for one in context.command.params}
+    about_data = {name for name in given if panels[name] == "Data"} - {"stress"}
+    if "data" not in given and about_data:
+        context.fail(
+            f"{as_typed(context, about_data)}: only with DATA; English pronunciation comes split into units and parts"
+        )
     minutes, seed = context.params["minutes"], context.params["seed"]
     if minutes is not None and not math.isfinite(minutes):
         context.fail(f"--minutes: expected a number, got {minutes}; Ctrl-C ends training at any time")
-    if not 0 <= seed < 2**32:
+    if seed is not None and not 0 <= seed < 2**32:
         context.fail(f"--seed: expected a number from 0 to {2**32 - 1}, got {seed}")
 
 
-def _guess(data: Path | None, columns: str | None, console: Console) -> str:
+def _guess(data: str | None, columns: str | None, console: Console) -> str:
     from regard.data.task_guess import guess_task
 
     if data is None:
         return "seq2seq"
     task, reason = guess_task(data, columns)
     if reason:
-        console.print(f"task: {task} ({reason}); --task says otherwise")
+        console.print(f"task: {task} (guessed: {reason}); --task chooses another")
     return task
 
 
-def _options(context: Context, given: set[str], task: str) -> dict[str, Any]:
-    """The options of a task, with what they are when left out; those that would have no effect are refused."""
-    models = TASKS[task].MODELS
-    model = context.params["model"] or next(iter(models))
+def _plan(context: Context, given: set[str], task: str) -> TrainPlan:
+    """Sort the options by what they are for; those that have no effect on this task and model are refused."""
+    models = TASK_MODULES[task].MODELS
+    model = context.params["model"]
     if model not in models:
         context.fail(f"--model {model}: not for the task {task}; choose {' or '.join(models)}")
-    if "subwords" in given and "subword" not in (context.params[name] for name in _UNITS):
+    if "subwords" in given and "subword" not in (context.params[f"{side}units"] for side in ("", "source_", "target_")):
         context.fail("--subwords: only with --units subword")
-    left_out = {**TASKS[task].OPTIONS, **models[model], "model": model}
-    for other, names in models.items():
-        wrong = given & (names.keys() - left_out.keys())
+    options = options_of(task, model)
+    for other in models:
+        wrong = given & (options_of(task, other).keys() - options.keys())
         if wrong:
-            context.fail(f"{_spelt(wrong)}: only with --model {other}, and this is {model}")
-    wrong = given - left_out.keys() - _OF_ALL
+            context.fail(f"{as_typed(context, wrong)}: only with --model {other}, and this is {model}")
+    wrong = given & (task_options() - options.keys())
     if wrong:
-        context.fail(f"{_spelt(wrong)}: not for the task {task}; leave it away, or choose another --task")
-    kept = {name: value for name, value in context.params.items() if name in _OF_ALL or name in given}
-    return {**left_out, **kept, "model": model}
+        context.fail(f"{as_typed(context, wrong)}: not for the task {task}; remove it, or choose another --task")
 
+    def chosen(names: Iterable[str]) -> dict[str, Any]:
+        return {name: context.params[name] for name in names if name in given}
 
-def _recipe(options: dict[str, Any], task: str) -> TrainingSettings:
-    from regard.training.settings import TrainingSettings
-
-    length = {name: options[name] for name in ("minutes", "epochs")}
-    if length == {"minutes": None, "epochs": None}:
-        length = TASKS[task].LENGTH
-    return TrainingSettings(
-        length.get("minutes"),
-        length.get("epochs"),
-        options["lr"],
-        options["warmup"],
-        options["batch_tokens"],
-        options["weight_decay"],
-        options["label_smoothing"],
-        patience=options["patience"],
-        seed=options["seed"],
+    paths: dict[str, Any] = {name: str(path) for name, path in chosen(("data", "dev", "test")).items()}
+    return TrainPlan(
+        task,
+        model,
+        DataSources(**paths, **chosen(("stress", "on_disk"))),
+        {**reading_options(task), **chosen(reading_options(task))},
+        chosen(models[model]),
+        TrainingSettings.for_task(task, model, **chosen(training_defaults(task, model))),
+        context.params["out"],
     )
-
-
-def _spelt(names: set[str]) -> str:
-    return ", ".join(sorted(map(spelt, names)))

@@ -1,4 +1,4 @@
-"""What `regard train` does once its options are clear: a run is begun or resumed, trained, scored and shown."""
+"""A run of `regard train`: started or resumed, trained, scored, and shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,85 +16,80 @@ from typer import Exit
 
 from regard._wording import counted_noun
 from regard.cli.signals import INTERRUPTED, Interrupted
-from regard.cli.tasks import TASKS
+from regard.cli.tasks import TASK_MODULES
+from regard.cli.train_plan import DataSources
 from regard.errors import RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from regard.cli.train_plan import TrainPlan
     from regard.data.splits import Split
     from regard.tasks.run import Run
-    from regard.training.settings import TrainingSettings
+    from regard.training import TrainingSettings
 
-__all__ = ["begin", "resume"]
+__all__ = ["resume", "start"]
 
 _LARGE = 2**28  # bytes; as units and ids a text takes some twenty times as many in memory
-_FACTS = ("data", "dev", "test", "stress", "fingerprint")  # what a run remembers of its data
 _Parts = tuple["Split", "Split | None", "Split | None"]
 _Splits = tuple["Split", "Split", "Split | None"]
 
 
-def begin(task: str, options: dict[str, Any], recipe: TrainingSettings, console: Console) -> None:
-    """Make a run for the data, and train it."""
+def start(plan: TrainPlan, console: Console) -> None:
+    """Create a run for the data, and train it."""
     from regard.training.processes import from_rank_zero
     from regard.training.trainer import record_provenance
 
-    facts = {name: options[name] for name in ("data", "dev", "test", "stress")}
-    directory = from_rank_zero(lambda: _new(options["out"] or _free(Path("runs") / _stem(facts["data"]))))
-    with _examples_stored(options["on_disk"], facts["data"], directory, console):
-        parts = _parts(facts, lambda path: TASKS[task].read(path, options))
-        run = TASKS[task].new(parts[0], options)  # which knows nothing of what is set apart
-        splits = _splits(run, parts, facts, console)
-        located = {name: _absolute(facts[name]) for name in ("data", "dev", "test")}
-        record_provenance(run, splits[0].examples, recipe, {**facts, **located, "on_disk": options["on_disk"]})
+    task, sources = TASK_MODULES[plan.task], plan.sources
+    directory = from_rank_zero(lambda: _vacant(plan.out or _numbered(Path("runs") / _run_name(sources.data))))
+    with _examples_stored(sources, directory, console):
+        parts = _parts(sources, partial(task.read, **plan.reading))
+        run = task.new(parts[0], plan)  # its vocabularies are those of the training examples alone
+        splits = _splits(run, parts, sources, console)
+        record_provenance(run, splits[0].examples, plan.settings, asdict(_absolute(sources)))
         from_rank_zero(lambda: run.create(directory))
-        _fit(run, splits, recipe, directory, console, again=False)
-
-
-def _new(directory: Path) -> Path:
-    """``directory``, if there is no run in it."""
-    if (directory / "config.json").exists():
-        resumable = (directory / "resume.ckpt").exists()
-        remedy = f"go on with it: {_resuming(directory)}" if resumable else "delete it first"
-        raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
-    return directory
+        _fit(run, splits, plan.settings, directory, console, resuming=False)
 
 
 def resume(directory: Path, console: Console) -> None:
-    """Go on with a run that was interrupted."""
+    """Continue a run that was interrupted."""
     from regard.tasks.registry import open_run
-    from regard.training.settings import TrainingSettings
+    from regard.training import TrainingSettings
     from regard.training.trainer import are_examples_of
 
     run = open_run(directory, trained=False)
     if not (directory / "resume.ckpt").exists():
         raise RunError(
-            f"{directory}: nothing to resume: training came to its end, or was stopped in its first epoch; train again"
+            f"{directory}: nothing to resume: training has finished, or was stopped in its first epoch; train again"
         )
     try:
-        facts, recipe = {name: run.training[name] for name in _FACTS}, TrainingSettings(**run.training["recipe"])
+        settings, _ = TrainingSettings(**run.training["recipe"]), run.training["fingerprint"]
+        paths = {name: run.training[name] for name in ("data", "dev", "test", "stress")}
     except (KeyError, TypeError) as error:
-        raise RunError(f"{directory}: config.json does not tell how it was trained (no {error}); train anew") from error
-    with _examples_stored(run.training.get("on_disk", False), facts["data"], directory, console):
-        splits = _splits(run, _parts(facts, run.read), facts, console)
+        raise RunError(f"{directory}: config.json does not say how it was trained (no {error}); train again") from error
+    sources = DataSources(**paths, on_disk=run.training.get("on_disk", False))
+    with _examples_stored(sources, directory, console):
+        splits = _splits(run, _parts(sources, run.read), sources, console)
         if not are_examples_of(run, splits[0].examples):
             raise RunError(
-                f"{directory}: the training data are not those that training began with; restore them, or train anew"
+                f"{directory}: the training data have changed since training started; restore them, or train again"
             )
-        _fit(run, splits, recipe, directory, console, again=True)
+        _fit(run, splits, settings, directory, console, resuming=True)
 
 
 @contextmanager
-def _examples_stored(on_disk: bool, data: str | None, directory: Path, console: Console) -> Iterator[None]:
+def _examples_stored(sources: DataSources, directory: Path, console: Console) -> Iterator[None]:
     """Within, store examples in memory, or, if there are many, in a folder of the run directory."""
+    data = sources.data
     large = data is not None and os.path.isfile(data) and os.path.getsize(data) > _LARGE
-    if not on_disk and not large:
+    if not sources.on_disk and not large:
         yield
         return
     from regard.data.on_disk import disk_store
     from regard.training.processes import rank
 
-    console.print(f"examples are kept in {directory} while it trains{'' if on_disk else f': {data} is large'}")
+    why = "" if sources.on_disk else f": {data} is large"
+    console.print(f"examples are stored in {directory} during training{why}")
     try:
         with disk_store(directory / f"examples-{rank()}"):
             yield
@@ -101,21 +98,21 @@ def _examples_stored(on_disk: bool, data: str | None, directory: Path, console: 
             directory.rmdir()
 
 
-def _parts(facts: dict[str, Any], read: Callable[[str], Split]) -> _Parts:
-    """Training, dev and test examples, as far as these come with the data to train on."""
+def _parts(sources: DataSources, read: Callable[[str], Split]) -> _Parts:
+    """Return training, dev and test examples, as far as these come with the training data."""
     from regard.data import cmudict
     from regard.data.splits import split_off
 
-    if facts["data"] is None:
-        return cmudict.load(stress=facts["stress"])
-    train = read(facts["data"])
-    return (train, None, None) if facts["dev"] else (*split_off(train), None)
+    if sources.data is None:
+        return cmudict.load(stress=sources.stress)
+    train = read(sources.data)
+    return (train, None, None) if sources.dev else (*split_off(train), None)
 
 
-def _splits(run: Run, parts: _Parts, facts: dict[str, Any], console: Console) -> _Splits:
-    """The same with what is in files of its own; what is to be said of all is said."""
+def _splits(run: Run, parts: _Parts, sources: DataSources, console: Console) -> _Splits:
+    """Return all examples, with those that have files of their own, and print the notes on them."""
     train, dev, test = parts
-    splits = train, dev or run.read(facts["dev"]), run.read(facts["test"]) if facts["test"] else test
+    splits = train, dev or run.read(str(sources.dev)), run.read(sources.test) if sources.test else test
     for split in splits:
         for note in split.notes if split else ():
             console.print(note)
@@ -123,7 +120,7 @@ def _splits(run: Run, parts: _Parts, facts: dict[str, Any], console: Console) ->
 
 
 def _fit(
-    run: Run, splits: _Splits, recipe: TrainingSettings, directory: Path, console: Console, *, again: bool
+    run: Run, splits: _Splits, settings: TrainingSettings, directory: Path, console: Console, *, resuming: bool
 ) -> None:
     from regard.training.processes import rank
     from regard.training.trainer import fit
@@ -131,45 +128,45 @@ def _fit(
     train, dev, test = splits
     for note in (note for split in (dev, test) if split for note in run.unseen(split)):
         console.print(note)
-    length = f"{recipe.minutes:g} min" if recipe.epochs is None else counted_noun(recipe.epochs, "epoch")
+    length = f"{settings.minutes:g} min" if settings.epochs is None else counted_noun(settings.epochs, "epoch")
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    task = TASKS[run.task]
+    task = TASK_MODULES[run.task]
     console.print(
-        f"training for {length}: {counted_noun(len(train.examples), task.EXAMPLE)}, "
-        f"{parameters / 1e6:.2f} M parameters, {task.about(run)}"
+        f"training for {length}: {counted_noun(len(train.examples), task.EXAMPLE_NOUN)}, "
+        f"{parameters / 1e6:.2f} M parameters, {task.describe(run)}"
     )
     try:
-        outcome = fit(run, train.examples, dev.examples, recipe, directory, console=console, resume=again)
+        outcome = fit(run, train.examples, dev.examples, settings, directory, console=console, resume=resuming)
     except KeyboardInterrupt:  # a second signal
         raise Interrupted from None
     console.print(f"best model in {directory}: dev {outcome.dev}")
     if outcome.signal is not None:
-        remedy = f"; go on with: {_resuming(directory)}" if (directory / "resume.ckpt").exists() else ""
+        remedy = f"; continue with: {_resume_command(directory)}" if (directory / "resume.ckpt").exists() else ""
         console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is kept{remedy}")
         raise Exit(INTERRUPTED)
     if rank() > 0:  # of several processes one reports
         return
     _report(run, outcome.dev.as_dict(), test, directory, console)
-    task.show(run, _handful((test or dev).examples), directory, console)
+    task.show_examples(run, _handful((test or dev).examples), directory, console)
     name = shlex.quote(str(directory))
     console.print(f'next: regard look {name} "..."   regard predict {name} FILE   regard evaluate {name} FILE')
 
 
 def _report(run: Run, dev: dict[str, object], test: Split | None, directory: Path, console: Console) -> None:
-    """Score the test set, once, and keep all scores."""
+    """Score the test set, once, and write all scores."""
     from regard._files import write_atomically
 
     scores = {"dev": dev}
     if test is not None:
         result = run.test(test.examples)
-        console.print(f"test ({test.name}{TASKS[run.task].HOW_SCORED}): {result}")
+        console.print(f"test ({test.name}{TASK_MODULES[run.task].SCORING_NOTE}): {result}")
         scores["test"] = result.as_dict()
     text = json.dumps(scores, indent=2) + "\n"
     write_atomically(directory / "scores.json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _handful(examples: Sequence[Any], count: int = 6) -> list[Any]:
-    """A few examples, spread over the set, neither the shortest nor the longest; all of a set that has but a few."""
+    """Return a few examples from across the set, not the shortest nor the longest, or all if there are but a few."""
     ranked = sorted(examples, key=lambda example: len(example[0]))
     if len(ranked) <= count:
         return ranked
@@ -177,23 +174,36 @@ def _handful(examples: Sequence[Any], count: int = 6) -> list[Any]:
     return middle[:: max(1, len(middle) // count)][:count]
 
 
-def _free(path: Path) -> Path:
-    """``path``, or the first of path-2, path-3, ... that does not exist yet."""
+def _vacant(directory: Path) -> Path:
+    """Return ``directory``, or raise `RunError` if it has a run."""
+    if (directory / "config.json").exists():
+        resumable = (directory / "resume.ckpt").exists()
+        remedy = f"continue it: {_resume_command(directory)}" if resumable else "delete it first"
+        raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
+    return directory
+
+
+def _numbered(path: Path) -> Path:
+    """Return ``path``, or the first of path-2, path-3, ... that does not exist yet."""
     number = 1
     while (candidate := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
         number += 1
     return candidate
 
 
-def _resuming(directory: Path) -> str:
-    return f"regard train --resume {shlex.quote(str(directory))}"
-
-
-def _stem(data: str | None) -> str:
-    """What a run on this file is called."""
+def _run_name(data: str | None) -> str:
+    """Return the name of a run on this file."""
     return "english" if data is None else Path(data).name.lstrip("-.").split(".")[0] or "data"
 
 
-def _absolute(path: str | None) -> str | None:
-    """``path`` as it reads from any folder, so that training can be resumed from another; - is standard input."""
-    return path if path is None or path == "-" else os.path.abspath(path)
+def _resume_command(directory: Path) -> str:
+    return f"regard train --resume {shlex.quote(str(directory))}"
+
+
+def _absolute(sources: DataSources) -> DataSources:
+    """Return the sources with absolute paths, so that training can be resumed from another folder."""
+
+    def absolute(path: str | None) -> str | None:
+        return path if path in (None, "-") else os.path.abspath(path)
+
+    return replace(sources, data=absolute(sources.data), dev=absolute(sources.dev), test=absolute(sources.test))

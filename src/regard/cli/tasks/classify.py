@@ -1,4 +1,4 @@
-"""The commands' part in classification."""
+"""What classification adds to the commands."""
 
 from __future__ import annotations
 
@@ -8,76 +8,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._wording import counted_noun
-from regard.cli.messages import counted, note
+from regard.cli.messages import note, with_progress
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
-    from regard.data.labelled_texts import LabelledTexts
+    from regard.cli.train_plan import TrainPlan
+    from regard.data.labelled_texts import Labelled, LabelledTexts, TextUnits
+    from regard.look import WatchRecord
     from regard.tasks.classify import Answer, ClassifyRun
+    from regard.tasks.metrics import Scores
 
-# The options of `regard train` that have an effect, and what they are when left out
-OPTIONS: dict[str, Any] = {
-    "columns": None,
-    "units": None,
-    "max_length": 400,
-    "embed_dim": 64,
-    "dropout": 0.5,
-    "word_dropout": 0.1,
-    "heads": 4,
-    "lr": 3e-3,
-    "batch_tokens": 600,
-    "weight_decay": 0.01,
-    "label_smoothing": 0.1,
-    "warmup": 100,
-}
-_ENCODER = {"hidden_dim": 128, "layers": 1}
-MODELS: dict[str, dict[str, Any]] = {"recurrent": _ENCODER, "transformer": _ENCODER, "none": {}}
-LENGTH = {"epochs": 8}  # small data are learnt by heart when they are read more often
-EXAMPLE = "text"
-HOW_SCORED = ""
-OF_PREDICT = {"scores", "as_json"}
-OF_LOOK: set[str] = set()
+# Kinds of model with their options, and the defaults of their config, as in `regard.cli.tasks.seq2seq`
+_WORDS = {"embed_dim": 64, "dropout": 0.5, "word_dropout": 0.1, "heads": 4}
+_ENCODER = {**_WORDS, "hidden_dim": 128, "layers": 1}
+MODELS: dict[str, dict[str, Any]] = {"recurrent": _ENCODER, "transformer": _ENCODER, "none": _WORDS}
+EXAMPLE_NOUN = "text"
+SCORING_NOTE = ""
+PREDICT_OPTIONS = {"scores", "as_json"}
+EVALUATE_OPTIONS = {"as_json"}
+LOOK_OPTIONS: set[str] = set()
 
 
-def read(path: str, options: dict[str, Any]) -> LabelledTexts:
-    """Texts to train on."""
+def read(
+    path: str, *, columns: str | None = None, units: TextUnits | None = None, max_length: int = 400
+) -> LabelledTexts:
+    """Read texts to train on."""
     from regard.data.labelled_texts import read_labelled
 
-    columns, units = options["columns"], options["units"]
     if units not in (None, "words", "chars"):
         raise ArgumentError(f"--units: expected words or chars to classify, got {units!r}")
     names = None if columns is None else columns.split(",")
-    return read_labelled(path, names, units, max_length=options["max_length"])
+    return read_labelled(path, names, units, max_length=max_length)
 
 
-def new(texts: LabelledTexts, options: dict[str, Any]) -> ClassifyRun:
-    """A run for these texts."""
+def new(texts: LabelledTexts, plan: TrainPlan) -> ClassifyRun:
+    """Return a run with a new model for these texts."""
     from regard.models import ClassifierConfig
     from regard.tasks.classify import ClassifyRun
 
-    sizes = {name: options[name] for name in ("hidden_dim", "layers") if name in options}
-    config = ClassifierConfig(
-        0,
-        0,
-        options["model"],
-        options["embed_dim"],
-        heads=options["heads"],
-        dropout=options["dropout"],
-        word_dropout=options["word_dropout"],
-        **sizes,
-    )
-    return ClassifyRun.new(texts, config, max_length=options["max_length"], seed=options["seed"])
+    config = ClassifierConfig(0, 0, **{"encoder": plan.model, **plan.sizes})
+    return ClassifyRun.new(texts, config, max_length=plan.reading["max_length"], seed=plan.settings.seed)
 
 
-def about(run: ClassifyRun) -> str:
-    """What is to be said of a new model besides its size."""
+def describe(run: ClassifyRun) -> str:
+    """Return the numbers of words and labels in words."""
     return f"{len(run.words):,} words, {len(run.labels):,} labels"
 
 
-def show(run: ClassifyRun, examples: list[Any], directory: Path, console: Console) -> None:
-    """Tell and draw what becomes of a few texts."""
+def show_examples(run: ClassifyRun, examples: list[Labelled], directory: Path, console: Console) -> None:
+    """Print the labels of a few texts, and draw their attention."""
     from regard.look import save
     from regard.look.pictures.shaded_text import shaded_texts
 
@@ -87,17 +69,17 @@ def show(run: ClassifyRun, examples: list[Any], directory: Path, console: Consol
         share = answer.probabilities[answer.label]
         console.print(f"  {answer.label} {100 * share:.0f} %  {_text(run, answer)}{verdict}")
     save(shaded_texts(answers), directory / "attention.png")
-    console.print(f"what it looked at: {directory / 'attention.png'}")
+    console.print(f"what it attended to: {directory / 'attention.png'}")
 
 
 def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
-    """A label for each line."""
+    """Print a label for each line."""
     from regard.data.labelled_texts import read_texts
 
     if file == "-" and sys.stdin.isatty():
-        note("a text a line; Ctrl-D ends")
+        note("enter one text a line; Ctrl-D ends")
     unseen = cut = 0
-    for answer in counted(run.predict(read_texts(file, run.columns)), "line"):
+    for answer in with_progress(run.predict(read_texts(file, run.columns)), "line"):
         unseen, cut = unseen + answer.unseen, cut + answer.cut
         if options["as_json"]:
             print(json.dumps({"label": answer.label, "probabilities": answer.probabilities}, ensure_ascii=False))
@@ -105,28 +87,34 @@ def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
             score = [f"{answer.probabilities[answer.label]:.4f}"] if options["scores"] and answer.label else []
             print("\t".join([answer.label, *score]))
     if unseen:
-        note(f"{counted_noun(unseen, 'unit')} that training never saw, read by their letters alone")
+        note(f"{counted_noun(unseen, 'unit')} that training never saw, represented by their characters only")
     if cut:
-        note(f"{counted_noun(cut, 'text')} cut to the {run.max_length} units that the model takes")
+        note(f"{counted_noun(cut, 'text')} cut to {run.max_length} units, the most that the model takes")
 
 
-def look(run: ClassifyRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
-    """Classify each text, and draw which of its words that was read from."""
-    from regard.look import save
+def score(run: ClassifyRun, examples: list[Labelled], options: dict[str, Any]) -> Scores:
+    """Return the scores of the labels of examples, with confidence intervals."""
+    return run.score(examples, confidence=True)
+
+
+def draw(run: ClassifyRun, texts: list[str], options: dict[str, Any]) -> Figure:
+    """Classify texts, and draw which of their words each label was read from."""
     from regard.look.pictures.shaded_text import shaded_texts
-    from regard.look.watching.watch import watch
 
-    if path.suffix == ".html":
-        with watch(run.model, keep_inputs=True) as record:
-            (answer,) = _classify(run, texts)
-        record.report(path, tokens={"source": answer.units, "target": [answer.label]}, title=texts[0])
-    else:
-        save(shaded_texts(_classify(run, texts)), path)
-    print(path)
+    return shaded_texts(_classify(run, texts))
+
+
+def watch(run: ClassifyRun, text: str, options: dict[str, Any]) -> tuple[WatchRecord, dict[str, list[str]]]:
+    """Classify a text, and return the record of its attention with the names of its tokens."""
+    import regard
+
+    with regard.watch(run.model, keep_inputs=True) as record:
+        (answer,) = _classify(run, [text])
+    return record, {"source": answer.units, "target": [answer.label]}
 
 
 def _classify(run: ClassifyRun, texts: list[str]) -> list[Answer]:
-    """Print each text with its label; return the answers with their weights."""
+    """Print each text with its label and probability; return the answers with their weights."""
     answers = list(run.predict(texts, weights=True))
     for text, answer in zip(texts, answers, strict=True):
         if not answer.units:

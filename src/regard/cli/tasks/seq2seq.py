@@ -1,4 +1,4 @@
-"""The commands' part in sequence to sequence."""
+"""What sequence to sequence adds to the commands."""
 
 from __future__ import annotations
 
@@ -8,121 +8,95 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.messages import Tally, counted, note
+from regard.cli.messages import Tally, note, with_progress
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
-    from regard.data.pairs import Pairs
-    from regard.models import Config
+    from regard.cli.train_plan import TrainPlan
+    from regard.data.pair_columns import Normal
+    from regard.data.pairs import Example, Pairs
+    from regard.look import WatchRecord
+    from regard.tasks.metrics import Scores
     from regard.tasks.seq2seq import Answer, Search, Seq2SeqRun
 
-# The options of `regard train` that have an effect, and what they are when left out
-OPTIONS: dict[str, Any] = {
-    "columns": None,
-    "units": None,
-    "source_units": None,
-    "target_units": None,
-    "subwords": 8000,
-    "shared": False,
-    "normalize": "none",
-    "max_length": 200,
-    "lr": 3e-3,
-    "batch_tokens": 1200,
-    "weight_decay": 0.01,
-    "label_smoothing": 0.05,
-}
+# Kinds of model with their options, and the defaults of their configs for help texts, which must not import torch.
 MODELS: dict[str, dict[str, Any]] = {
     "recurrent": {
         "layers": 1,
-        "dropout": None,
+        "dropout": 0.3,
         "score": "additive",
         "input_feeding": True,
         "cell": "gru",
         "embed_dim": 128,
         "hidden_dim": 256,
-        "warmup": 200,
     },
     "transformer": {
         "layers": 3,
-        "dropout": None,
+        "dropout": 0.1,
         "dim": 128,
         "heads": 4,
         "feedforward": 256,
         "positions": "sinusoidal",
-        "warmup": 300,
     },
 }
-_DROPOUT = {"recurrent": 0.3, "transformer": 0.1}
-_MANY = 50_000  # pairs that two minutes do not wear out: there dropout takes more than it gives
-LENGTH = {"minutes": 2.0}  # when neither minutes nor epochs are given
-EXAMPLE = "pair"
-HOW_SCORED = ", beam 5"
-OF_PREDICT = {"beam", "n_best", "length_penalty", "scores", "as_json"}
-OF_LOOK = {"beam", "n_best", "length_penalty", "heads"}
+EXAMPLE_NOUN = "pair"
+SCORING_NOTE = ", beam 5"
+PREDICT_OPTIONS = {"beam", "n_best", "length_penalty", "scores", "as_json"}
+EVALUATE_OPTIONS = {"beam", "length_penalty", "as_json"}
+LOOK_OPTIONS = {"beam", "n_best", "length_penalty", "heads"}
+MANY_PAIRS = 50_000  # too many to overfit in two minutes: there dropout costs more than it gains
 
 
-def read(path: str, options: dict[str, Any]) -> Pairs:
-    """Pairs to train on, cut as the options say or as can be guessed."""
+def read(
+    path: str,
+    *,
+    columns: str | None = None,
+    units: str | None = None,
+    source_units: str | None = None,
+    target_units: str | None = None,
+    subwords: int = 8000,
+    shared: bool = False,
+    normalize: Normal = "none",
+    max_length: int = 200,
+) -> Pairs:
+    """Read pairs to train on, split into units as the options say, or as can be guessed."""
     from regard.data.pair_rows import read_texts
     from regard.data.pairs import cut, learn_units
 
-    columns = None if options["columns"] is None else options["columns"].split(",")
-    texts = read_texts(path, columns=columns, normal=options["normalize"])
-    names = [options["source_units"] or options["units"], options["target_units"] or options["units"]]
-    units = learn_units(texts, *names, size=options["subwords"], shared=options["shared"])
-    return cut(texts, *units, max_length=options["max_length"])
+    texts = read_texts(path, columns=None if columns is None else columns.split(","), normal=normalize)
+    both = learn_units(texts, source_units or units, target_units or units, size=subwords, shared=shared)
+    return cut(texts, *both, max_length=max_length)
 
 
-def new(pairs: Pairs, options: dict[str, Any]) -> Seq2SeqRun:
-    """A run for these pairs."""
+def new(pairs: Pairs, plan: TrainPlan) -> Seq2SeqRun:
+    """Return a run with a new model for these pairs."""
+    from regard.models import CONFIGS
     from regard.tasks.seq2seq import Seq2SeqRun
 
-    config, shared = _config(options, len(pairs)), options["shared"]
-    return Seq2SeqRun.new(pairs, config, max_length=options["max_length"], seed=options["seed"], shared=shared)
+    sizes = {**({"dropout": 0.0} if len(pairs) >= MANY_PAIRS else {}), **plan.sizes}
+    if "layers" in sizes:
+        sizes["encoder_layers"] = sizes.pop("layers")
+    if sizes.get("score") == "none":
+        sizes["score"] = None
+    shared = plan.reading["shared"]
+    if plan.model == "transformer":
+        sizes["shared_embeddings"] = shared
+        if "encoder_layers" in sizes:
+            sizes["decoder_layers"] = sizes["encoder_layers"]
+    config, max_length = CONFIGS[plan.model](0, 0, **sizes), plan.reading["max_length"]
+    return Seq2SeqRun.new(pairs, config, max_length=max_length, seed=plan.settings.seed, shared=shared)
 
 
-def _config(options: dict[str, Any], pairs: int) -> Config:
-    """The model that the options describe, its vocabularies aside."""
-    from regard.models import RecurrentConfig, TransformerConfig
-
-    layers, dropout = options["layers"], options["dropout"]
-    if dropout is None:
-        dropout = 0.0 if pairs >= _MANY else _DROPOUT[options["model"]]
-    if options["model"] == "transformer":
-        return TransformerConfig(
-            0,
-            0,
-            options["dim"],
-            options["heads"],
-            options["feedforward"],
-            layers,
-            layers,
-            dropout,
-            positions=options["positions"],
-            shared_embeddings=options["shared"],
-        )
-    return RecurrentConfig(
-        0,
-        0,
-        options["embed_dim"],
-        options["hidden_dim"],
-        layers,
-        options["cell"],
-        None if options["score"] == "none" else options["score"],
-        options["input_feeding"],
-        dropout,
-    )
-
-
-def about(run: Seq2SeqRun) -> str:
-    """What is to be said of a new model besides its size."""
+def describe(run: Seq2SeqRun) -> str:
+    """Return the sizes of the vocabularies in words."""
     return f"vocabularies {len(run.source)} and {len(run.target)}"
 
 
-def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console) -> None:
-    """Tell and draw what becomes of a few examples."""
+def show_examples(run: Seq2SeqRun, examples: list[Example], directory: Path, console: Console) -> None:
+    """Print the answers to a few examples, and draw their attention."""
     from rich.cells import cell_len, set_cell_size
 
     from regard.data.pair_columns import compose
@@ -132,33 +106,33 @@ def show(run: Seq2SeqRun, examples: list[Any], directory: Path, console: Console
     from regard.tasks.seq2seq import Search
 
     answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
-    # A TAB would put the answers out of line
+    # A TAB would misalign the answers
     sources = [source_text(example.source, run.source_units).replace("\t", "  ") for example in examples]
     width = max(map(cell_len, sources))
     for source, example, answer in zip(sources, examples, answers, strict=True):
-        found, wanted = answer.predictions[0].text, compose(run.target_units.join(example.target), run.normal)
-        verdict = "" if found == wanted else f"   (data: {wanted})"
-        console.print(f"  {set_cell_size(source, width)}  {found}{verdict}")
+        predicted, expected = answer.predictions[0].text, compose(run.target_units.join(example.target), run.normal)
+        verdict = "" if predicted == expected else f"   (data: {expected})"
+        console.print(f"  {set_cell_size(source, width)}  {predicted}{verdict}")
     if run.model.config.attends:
         save(alignments(means(weights_of(run, answers))), directory / "attention.png")
-        console.print(f"what it looked at: {directory / 'attention.png'}")
+        console.print(f"what it attended to: {directory / 'attention.png'}")
 
 
 def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
-    """An answer for each line."""
+    """Print an answer for each line."""
     from regard.data.pair_columns import compose
     from regard.data.pairs import source_text
     from regard.tasks.seq2seq import Search
 
     search = Search(options["beam"], options["n_best"], options["length_penalty"])
     tally = Tally()
-    for answer in counted(_answers(run, file, search), "line"):
+    for answer in with_progress(_answers(run, file, search), "line"):
         tally.add(answer)
         if options["as_json"]:
             print(_json(answer, compose(source_text(answer.units, run.source_units), run.normal)))
         else:
             print(_row(answer, options["scores"]))
-    tally.say(run.max_length)
+    tally.report(run.max_length)
 
 
 def _answers(run: Seq2SeqRun, file: str, search: Search) -> Iterator[Answer]:
@@ -169,8 +143,8 @@ def _answers(run: Seq2SeqRun, file: str, search: Search) -> Iterator[Answer]:
         yield from run.predict_units(read_sources(file, run.source_units, run.columns, run.normal), search)
         return
     features = " TAB its features" if "features" in run.columns else ""
-    note(f"a source a line, in {run.source_units}{features}; Ctrl-D ends")
-    for line in read_lines(file):  # one at a time: somebody waits for the answer
+    note(f"enter one source a line, in {run.source_units}{features}; Ctrl-D ends")
+    for line in read_lines(file):  # one at a time, as a person waits for the answer
         yield from run.predict([line], search)
 
 
@@ -192,11 +166,32 @@ def _json(answer: Answer, source: str) -> str:
     )
 
 
-def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any]) -> None:
-    """Answer each text, and draw which units of it each unit of the answer attended to."""
-    from regard.look import alignments, grid, save
+def score(run: Seq2SeqRun, examples: list[Example], options: dict[str, Any]) -> Scores:
+    """Return the scores of the answers to examples, with confidence intervals."""
+    from regard.tasks.seq2seq import Search
+
+    return run.score(examples, Search(options["beam"], length_penalty=options["length_penalty"]), confidence=True)
+
+
+def draw(run: Seq2SeqRun, texts: list[str], options: dict[str, Any]) -> Figure:
+    """Answer texts, and draw which units of a text each unit of its answer attended to."""
+    from regard.look import alignments, grid
     from regard.look.pictures.of_answers import head_grids, means, weights_of
+
+    shown = weights_of(run, _answer(run, texts, options))
+    return grid(head_grids(shown, named=len(texts) > 1)) if options["heads"] else alignments(means(shown))
+
+
+def watch(run: Seq2SeqRun, text: str, options: dict[str, Any]) -> tuple[WatchRecord, dict[str, list[str]]]:
+    """Answer a text, and return the record of its attention with the names of its tokens."""
     from regard.look.runs import watch_answer
+
+    (answer,) = _answer(run, [text], options)
+    return watch_answer(run, answer)
+
+
+def _answer(run: Seq2SeqRun, texts: list[str], options: dict[str, Any]) -> list[Answer]:
+    """Print each text with its answers; return the answers with their weights."""
     from regard.models import RecurrentConfig
     from regard.tasks.seq2seq import Search
 
@@ -204,7 +199,7 @@ def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any])
     if not run.model.config.attends:
         raise ArgumentError(f"{options['run']}: this model has no attention to look at; train one without --score none")
     if options["heads"] and isinstance(run.model.config, RecurrentConfig):
-        raise ArgumentError(f"{options['run']}: this model has one attention, with one head; leave --heads away")
+        raise ArgumentError(f"{options['run']}: this model has one attention with a single head; remove --heads")
     for text in texts:
         if not run.split(text):
             raise ArgumentError(f"expected texts with at least one unit (in {run.source_units}), got {text!r}")
@@ -214,11 +209,5 @@ def look(run: Seq2SeqRun, texts: list[str], path: Path, options: dict[str, Any])
         tally.add(answer)
         for prediction in answer.predictions:
             print(f"{text}\t{prediction.text}")
-    tally.say(run.max_length)
-    if path.suffix == ".html":
-        record, tokens = watch_answer(run, answers[0])
-        record.report(path, tokens=tokens, title=texts[0])
-    else:
-        shown = weights_of(run, answers)
-        save(grid(head_grids(shown, named=len(texts) > 1)) if options["heads"] else alignments(means(shown)), path)
-    print(path)
+    tally.report(run.max_length)
+    return answers

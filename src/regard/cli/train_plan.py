@@ -1,0 +1,42 @@
+"""What one `regard train` is to do, once its options are checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.training import TrainingSettings
+
+__all__ = ["DataSources", "TrainPlan"]
+
+
+@dataclass(frozen=True)
+class DataSources:
+    """The files of examples, recorded in a run so that training can be resumed.
+
+    Without ``data`` it is English pronunciation, with ``stress`` marks or without.
+    """
+
+    data: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    stress: bool = False
+    on_disk: bool = False
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """A new run: its task and kind of model, where its data come from, and how it is trained.
+
+    ``reading`` are the keyword arguments of the task's `read`, ``sizes`` the model's options that were chosen.
+    """
+
+    task: str
+    model: str
+    sources: DataSources
+    reading: dict[str, Any]
+    sizes: dict[str, Any]
+    settings: TrainingSettings
+    out: Path | None
