@@ -1,4 +1,4 @@
-"""A command to call, its standard input, and a small model for it to use."""
+"""Fixtures for tests of commands: a command to call, its standard input, and the run of a small model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEARNS = ["--epochs", "30", "--lr", "0.02", "--warmup", "10", "--dropout", "0", 
 
 @pytest.fixture
 def regard(capsys: pytest.CaptureFixture[str]) -> Command:
-    """A call such as ``regard("predict", run, "-")``: a command in this process, until it leaves."""
+    """Return a function that runs a command in this process: ``regard("predict", run, "-")``."""
 
     def run(*arguments: object) -> Ended:
         with as_before(), pytest.raises(SystemExit) as end:
@@ -30,13 +30,13 @@ def regard(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
-    """Says what is to be read from standard input."""
+    """Return a function that sets the content of standard input."""
     return lambda content: monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of a model that spells; made once, read by many."""
+    """The run of a model that spells, trained once for all tests."""
     directory = tmp_path_factory.getbasetemp() / "trained"
     if not directory.exists():
         data = table(tmp_path_factory.getbasetemp() / "spelt.tsv", spelt())

@@ -1,4 +1,4 @@
-"""Driving the commands as a user does, in this process or in one of its own."""
+"""Running commands as a user does, in this process or in one of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Command = Callable[..., "Ended"]
 
 
 class Ended(NamedTuple):
-    """What a command left behind."""
+    """The result of a command: its exit status and what it wrote."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The error it ended with, one line, no traceback."""
+        """The error it ended with, which must be one line without a traceback."""
         assert self.code == 1, self
         assert "Traceback" not in self.err
         *notes, last = self.err.splitlines()
@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 
 def spelt(count: int = 150, seed: int = 1) -> list[tuple[str, str]]:
-    """Words of four letters' alphabet, and how they are spelt in capitals: "bad", "B A D"."""
+    """Return words over the letters a to d, each with its spelling in capitals: "bad", "B A D"."""
     drawn = random.Random(seed)
     words: dict[str, None] = {}
     while len(words) < count:
@@ -52,7 +52,7 @@ def table(path: Path, rows: list[tuple[str, str]]) -> Path:
 
 @contextlib.contextmanager
 def as_before() -> Iterator[None]:
-    """Within, a command may take hold of the signals, and warnings are errors as they are everywhere."""
+    """Within, a command may change signal handlers, and warnings are errors; both are restored at the end."""
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     options, sys.warnoptions = sys.warnoptions, ["error"]
     try:
@@ -64,7 +64,7 @@ def as_before() -> Iterator[None]:
 
 
 def start(*arguments: object, path: Path | None = None, **options: object) -> subprocess.Popen[bytes]:
-    """A command in a process of its own, with its streams as bytes; ``path`` is a folder to import from first."""
+    """Start a command in a process of its own, with streams of bytes; ``path`` is a folder to import from first."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])

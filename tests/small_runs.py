@@ -1,4 +1,4 @@
-"""Runs that train in a second: words to be spelt backwards, and a model with few weights."""
+"""Runs that train in a second: a small model that learns to spell words backwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def backwards(count: int = 20, seed: int = 0, alphabet: str = "abcdef") -> Pairs
 
 
 def short_training(**options: Any) -> TrainingSettings:
-    """Five updates an epoch on 20 words."""
+    """Return settings with five updates an epoch on 20 words."""
     small = {"learning_rate": 1e-2, "warmup": 20, "batch_tokens": 50, "label_smoothing": 0.0, "average": 0.9}
     return TrainingSettings(**{"minutes": None, "epochs": 2, "evaluations": 2, **small, **options})
 
@@ -58,13 +58,13 @@ def new_run(
     directory: Path,
     pairs: Pairs,
     plan: TrainingSettings,
-    facts: dict[str, Any] | None = None,
+    data_sources: dict[str, Any] | None = None,
     *,
     kind: str = "recurrent",
     **options: Any,
 ) -> Seq2SeqRun:
     run = Seq2SeqRun.new(pairs, small(kind, **options), max_length=20, seed=plan.seed)
-    record_provenance(run, pairs.examples, plan, facts or {})
+    record_provenance(run, pairs.examples, plan, data_sources or {})
     run.create(directory)
     return run
 
@@ -92,7 +92,7 @@ def rows(directory: Path) -> list[dict[str, str]]:
 
 
 def at_update(monkeypatch: pytest.MonkeyPatch, wanted: int | None, act: Callable[[TrainingModule], object]) -> None:
-    """Have something happen in the middle of an update, counted from 0, or of every one."""
+    """Call ``act`` in the middle of one update, counted from 0, or of every update."""
     whole = TrainingModule.training_step
 
     def step(self: TrainingModule, batch: Any, index: int) -> Any:
@@ -105,7 +105,7 @@ def at_update(monkeypatch: pytest.MonkeyPatch, wanted: int | None, act: Callable
 
 @contextmanager
 def full_disk(room: int = 0) -> Iterator[None]:
-    """Within, no file grows beyond so many bytes: the operating system itself refuses."""
+    """Within, the operating system lets no file grow beyond ``room`` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with what a user gives, at the level of the commands: what is said, and how they end."""
+"""Faulty input to the commands, of every kind: the message and the exit status."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
 
 @pytest.fixture
 def copy(trained: Path, tmp_path: Path) -> Path:
-    """A run of one's own to damage."""
+    """A copy of the run, to damage."""
     return Path(shutil.copytree(trained, tmp_path / "copy"))
 
 
@@ -375,7 +375,7 @@ def test_a_signal_amid_an_import_cannot_be_swallowed(number: int, tmp_path: Path
 
 
 def stop_in(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int) -> None:
-    """Have the signal come while a function is at work."""
+    """Send the signal while a function is running."""
     whole = getattr(owner, name)
 
     def stopped(*arguments: Any, **options: Any) -> Any:
@@ -489,7 +489,7 @@ def test_a_signal_while_it_waits_for_input(number: int, trained: Path) -> None:
 
 
 def wait_until_read(process: subprocess.Popen[bytes]) -> None:
-    """Until nothing is left in the pipe to the process: it has come to reading."""
+    """Wait until the pipe to the process is empty, which means that it reads."""
     import fcntl
     import struct
     import termios

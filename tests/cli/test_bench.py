@@ -1,4 +1,4 @@
-"""The benchmark's own parts: peers whose values are wrong get no time, turns are fair, the bound is computed."""
+"""`regard bench`: wrong values get no time, turns are fair, and the bound is computed."""
 
 from __future__ import annotations
 

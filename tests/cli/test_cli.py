@@ -1,4 +1,4 @@
-"""The commands, driven as a user drives them."""
+"""The commands, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_help_is_there_at_once() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(3)) < 0.5  # of the processor: others may be at work beside this test
+    assert min(seconds() for _ in range(3)) < 0.5  # processor time, as other processes may run beside this test
 
 
 def test_version(regard: Command) -> None:
@@ -148,6 +148,14 @@ def test_train_finds_a_name_for_the_run(
         assert ended.code == 0
         assert f"best model in runs/{name}: " in ended.out
         assert Seq2SeqRun.load(f"runs/{name}").model.attention is None
+
+
+def test_train_reads_standard_input(tmp_path: Path, regard: Command, stdin: Callable[[bytes], None]) -> None:
+    stdin("".join(f"{source}\t{target}\n" for source, target in spelt(40)).encode())
+    ended = regard("train", "-", "--out", tmp_path / "run", *QUICK)
+    assert ended.code == 0, ended
+    assert "<stdin>: 40 pairs" in ended.out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["training"]["data"] == "-"
 
 
 @pytest.mark.parametrize("positions", ["learned", "shaw"])
@@ -385,7 +393,7 @@ def test_a_length_penalty_favours_long_answers(trained: Path, regard: Command, s
 
 
 class Typing(io.RawIOBase):
-    """Somebody at a terminal, who waits for each answer before typing the next line."""
+    """Type lines at a terminal, each after the answer to the one before."""
 
     def __init__(self, lines: list[bytes], waited: Callable[[], str]) -> None:
         self.lines, self.waited, self.seen = lines, waited, []
@@ -512,7 +520,7 @@ def test_look_at_heads_needs_heads(trained: Path, regard: Command) -> None:
     )
 
 
-# When something goes wrong with us
+# Faults of the program itself
 
 
 def test_a_fault_of_ours_is_one_line_and_debug_shows_where(

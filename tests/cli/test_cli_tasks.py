@@ -1,4 +1,4 @@
-"""Tagging and classification from the command line: guessed, trained, scored, used and looked into."""
+"""Tagging and classification from the command line, from the guess of the task to the picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDINGS = {"ly": "ADV", "ed": "VERB", "s": "NOUN"}
 
 
 def sentences(count: int = 40, seed: int = 0) -> list[list[tuple[str, str]]]:
-    """Made-up words whose ending says what they are."""
+    """Return sentences of made-up words whose endings determine their tags."""
     drawn = random.Random(seed)
 
     def word() -> tuple[str, str]:
@@ -43,7 +43,7 @@ def conllu(path: Path, drawn: list[list[tuple[str, str]]]) -> Path:
 
 
 def films(path: Path, count: int = 60, seed: int = 0, as_json: bool = False) -> Path:
-    """Texts in which one word decides."""
+    """Write texts with labels that one word of each determines."""
     drawn = random.Random(seed)
     lines = []
     for i in range(count):
@@ -259,7 +259,7 @@ def test_inflection_with_decomposed_letters(tmp_path: Path, regard: Command) -> 
     assert regard("look", run, "Baum\tN;PL").out.startswith("Baum\tN;PL\tBäume\n")
     (tmp_path / "bad.tsv").write_text("Baum\tN;PL\nBaum\n", encoding="utf-8")
     ended = regard("predict", run, tmp_path / "bad.tsv")
-    assert ended.out == "Bäume\n"  # what stands before the fault is answered
+    assert ended.out == "Bäume\n"  # lines before the fault are answered
     error = ended.error
     assert error.startswith(f"{tmp_path / 'bad.tsv'}:2: expected SOURCE TAB FEATURES")
     resumed = regard("train", data, "--columns", "source,features,form", "--out", tmp_path / "no")

@@ -1,4 +1,4 @@
-"""`regard look` on language models that are no runs, and pages about runs."""
+"""`regard look` on Hugging Face and GGUF models, and the pages of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published figures and their trainings: listed, found, put into form, run."""
+"""`regard recipes`: the list, the files of a recipe, their conversion, and a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARALLEL = PublishedFigure(
 
 
 def published(folder: Path, recipe: PublishedFigure) -> Path:
-    """A folder with made-up files under the names of a recipe."""
+    """Write made-up files under the names of a recipe, and return their folder."""
     for name in (*recipe.train, *recipe.dev, *recipe.test):
         (folder / name).write_text("1 a film\n", encoding="utf-8")
     return folder
@@ -47,7 +47,7 @@ def test_every_recipe_is_a_command(name: str, tmp_path: Path) -> None:
     recipe = BY_NAME[name]
     data = published(tmp_path, recipe) if recipe.train else None
     (command, *arguments), *later = prepared(recipe, data, tmp_path / "run")
-    context = get_command(app).commands[command].make_context(command, arguments)  # raises for what it does not know
+    context = get_command(app).commands[command].make_context(command, arguments)  # raises for an unknown option
     for another, *rest in later:
         assert get_command(app).commands[another].make_context(another, rest).params["run"] == tmp_path / "run"
     for part in (recipe.train, recipe.dev, recipe.test):

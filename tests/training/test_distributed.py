@@ -1,4 +1,4 @@
-"""Several processes that train one model: as one would, whatever the data, and together to the end."""
+"""Several processes that train one model: they compute what one process would, and stop together."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from small_runs import at_update, backwards, new_run, rows, short_training, sile
 
 pytestmark = pytest.mark.slow
 
-# One of the processes: what it does is up to a function of this module.
+# The program of one process, which calls a function of this module.
 PART = "import sys, test_distributed; getattr(test_distributed, sys.argv[1])(*sys.argv[2:])"
 
 
 def together(work: str, *arguments: str) -> list[subprocess.Popen[str]]:
-    """Two processes with the environment that torchrun gives them, and no torchrun to wait for."""
+    """Start two processes with the environment that torchrun would give them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -40,7 +40,7 @@ def together(work: str, *arguments: str) -> list[subprocess.Popen[str]]:
             cwd=Path(__file__).parent,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(sys.path),  # what the tests share lies in another folder
+                "PYTHONPATH": os.pathsep.join(sys.path),  # modules that tests share are in another folder
                 "OMP_NUM_THREADS": "1",
                 "TORCHELASTIC_RUN_ID": "test",
                 **{name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()},
@@ -54,19 +54,19 @@ def together(work: str, *arguments: str) -> list[subprocess.Popen[str]]:
 
 
 def ended(parts: Sequence[subprocess.Popen[str]]) -> None:
-    """Wait until all are done."""
+    """Wait for all processes; each must succeed."""
     try:
         for part in parts:
             _, error = part.communicate(timeout=300)
             assert part.returncode == 0, error
     finally:
-        for part in parts:  # one that failed leaves the other waiting
+        for part in parts:  # the other waits forever if one has failed
             part.kill()
             part.communicate()
 
 
 def uneven() -> Any:
-    """Words of 2 to 6 letters, and one so long that it makes a batch alone: one of two processes has no share of it."""
+    """Return short words and one that fills a batch by itself, of which the second of two processes has no share."""
     pairs = backwards(19)
     long = tuple("abcdefabcdefabcdefabcdefabc")
     pairs.examples.append(Example(long, long[::-1]))
@@ -74,7 +74,7 @@ def uneven() -> Any:
 
 
 def watched(look: Callable[[Any], object], work: Callable[[], object]) -> list[Any]:
-    """What ``look`` sees of the training module before each step of the optimiser, while ``work`` trains."""
+    """Return ``look(module)`` of the training module before each step of the optimiser, while ``work`` trains."""
     seen: list[Any] = []
 
     def begin(self: Any) -> None:
@@ -95,7 +95,7 @@ def weights(module: Any) -> torch.Tensor:
 
 
 def learn(directory: Path, kind: str) -> list[dict[str, torch.Tensor]]:
-    """The gradients of every update of a training in float64, without anything random."""
+    """Return the gradients of every update of a training in float64, without dropout."""
     pairs, plan = uneven(), short_training(epochs=2, clip=1e9, label_smoothing=0.1)
     run = processes.from_rank_zero(lambda: new_run(directory, pairs, plan, kind=kind, dropout=0.0))
     run.model.double()
@@ -103,14 +103,14 @@ def learn(directory: Path, kind: str) -> list[dict[str, torch.Tensor]]:
 
 
 def begin(directory: Path, plan: TrainingSettings) -> tuple[Seq2SeqRun, Any]:
-    """A run with dropout, and what trains it."""
+    """Return a run with dropout, and a function that trains it."""
     pairs = uneven()
     run = processes.from_rank_zero(lambda: new_run(directory, pairs, plan, dropout=0.3))
     return run, lambda run, **how: fit(run, pairs.examples, pairs.examples, plan, directory, console=silent(), **how)
 
 
 def work(folder: str) -> None:
-    """All that is asked of processes together, at once, as it takes seconds to start them."""
+    """Do, in one of the processes, all that the tests need of them: starting processes takes seconds."""
     torch.set_num_threads(1)
     here, found = Path(folder), {}
     with processes.process_group():
@@ -146,7 +146,7 @@ def work(folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """Where two processes worked, and what each of them found."""
+    """The folder in which two processes worked, and the findings of each."""
     folder = tmp_path_factory.mktemp("together")
     ended(together("work", str(folder)))
     return folder, [torch.load(folder / f"{rank}.pt") for rank in range(2)]
@@ -166,7 +166,7 @@ def test_two_processes_make_every_gradient_of_one(kind: str, found: Any, tmp_pat
                     gradient[name], wanted[name], rtol=1e-9, atol=1e-13, msg=lambda m, at=(update, name): f"{at}: {m}"
                 )
     one, two = rows(tmp_path), rows(folder / kind)
-    for row in (*one, *two):  # what the clock says
+    for row in (*one, *two):  # these depend on the clock
         del row["minutes"], row["tokens_per_second"]
     assert two == one
 
@@ -222,4 +222,4 @@ def test_torchrun_starts_the_command(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["words"]
     assert Seq2SeqRun.load(tmp_path / "runs" / "words").score(uneven().examples).count == 20
     updates = [int(row["update"]) for row in rows(tmp_path / "runs" / "words")]
-    assert updates == sorted(set(updates))  # one process writes them
+    assert updates == sorted(set(updates))  # one process writes the log

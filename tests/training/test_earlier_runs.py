@@ -54,7 +54,7 @@ def test_other_data_are_refused(folder: Path, regard: Command) -> None:
 
 
 def test_a_fingerprint_of_the_present_form_is_written(folder: Path, regard: Command) -> None:
-    """Whatever classes hold the examples: their values alone count."""
+    """It depends on the values of the examples alone, not on the classes that hold them."""
     regard("train", "words.tsv", "--out", "new", "--epochs", "1", "--embed-dim", "8", "--hidden-dim", "8")
     written = [json.loads((folder / run / "config.json").read_text()) for run in ("new", "recurrent-finished")]
     new, old = (config["training"]["fingerprint"] for config in written)

@@ -6,8 +6,6 @@ import io
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,16 +14,15 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-import regard.training
 from regard import _files as files
 from regard._symbols import BOS, EOS, PAD
 from regard.data.batches import Batch, TokenBudgetSampler
 from regard.data.pairs import Units
 from regard.data.vocabulary import Vocabulary
-from regard.errors import ArgumentError, RegardError, RunError
+from regard.errors import RegardError, RunError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
 from regard.tasks.seq2seq import Seq2SeqRun
-from regard.training import TrainingModule, TrainingSettings, callbacks, fit, learning_rate
+from regard.training import TrainingModule, callbacks, fit, learning_rate
 from regard.training.callbacks import Progress
 from small_runs import at_update, backwards, full_disk, new_run, no_space, rows, short_training, silent, train
 
@@ -77,39 +74,6 @@ def test_only_matrices_decay() -> None:
     for group in groups:
         assert all((p.dim() > 1) == (group["weight_decay"] > 0) for p in group["params"])
     assert {p for group in groups for p in group["params"]} == set(training.model.parameters())
-
-
-def test_the_learning_rate_climbs_and_falls() -> None:
-    plan = TrainingSettings(epochs=1, learning_rate=3.0, warmup=4)
-    assert [learning_rate(step, 0.0, plan) for step in range(6)] == pytest.approx([0.75, 1.5, 2.25, 3.0, 3.0, 3.0])
-    falls = [learning_rate(100, progress / 10, plan) for progress in range(11)]
-    assert falls == sorted(falls, reverse=True)
-    assert (falls[5], falls[10], learning_rate(100, 1.7, plan)) == pytest.approx((3 * 0.51, 0.06, 0.06))
-    assert learning_rate(0, 0.0, TrainingSettings(epochs=1, learning_rate=5.0, warmup=0)) == pytest.approx(5.0)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"minutes": 1.0, "epochs": 1},
-        {"epochs": 0},
-        {"minutes": -1.0},
-        {"epochs": 1, "learning_rate": 0.0},
-        {"epochs": 1, "batch_tokens": 0},
-        {"epochs": 1, "clip": 0.0},
-        {"epochs": 1, "evaluations": 0},
-        {"epochs": 1, "patience": 0},
-        {"epochs": 1, "warmup": -1},
-        {"epochs": 1, "weight_decay": -0.1},
-        {"epochs": 1, "label_smoothing": 1.0},
-        {"epochs": 1, "average": 1.0},
-    ],
-)
-def test_wrong_settings_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ArgumentError, match="expected") as caught:
-        TrainingSettings(**options)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_it_learns_to_spell_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,36 +347,3 @@ def test_a_damaged_state_of_training_is_said(content: bytes | None, tmp_path: Pa
     with pytest.raises(RunError, match=r"resume\.ckpt: the state of training is damaged") as caught:
         fit(run, pairs.examples, pairs.examples, plan, tmp_path, console=silent(), resume=True)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_what_training_exports() -> None:
-    names = ["Outcome", "TrainingModule", "TrainingSettings", "fit", "learning_rate", "record_provenance"]
-    assert regard.training.__all__ == dir(regard.training) == names
-    assert all(getattr(regard.training, name).__name__ == name for name in names)
-
-
-def test_settings_need_no_torch() -> None:
-    code = "import sys, regard.training.settings; print({'torch', 'lightning'} & set(sys.modules))"
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert child.stdout == "set()\n"
-
-
-@pytest.mark.parametrize(
-    ("task", "model", "differing"),
-    [
-        ("seq2seq", "recurrent", {"minutes": 2.0}),
-        ("seq2seq", "transformer", {"minutes": 2.0, "warmup": 300}),
-        ("tag", "recurrent", {"epochs": 10, "batch_tokens": 500}),
-        ("classify", "none", {"epochs": 8, "batch_tokens": 600, "label_smoothing": 0.1, "warmup": 100}),
-    ],
-)
-def test_settings_that_suit_a_task(task: str, model: str, differing: dict[str, float]) -> None:
-    assert TrainingSettings.for_task(task, model) == TrainingSettings(**differing)
-    differing = {name: value for name, value in differing.items() if name not in ("minutes", "epochs")}
-    chosen = {"epochs": 3, "seed": 5}
-    assert TrainingSettings.for_task(task, model, **chosen) == TrainingSettings(**differing, **chosen)
-
-
-def test_a_task_that_is_none_has_no_settings() -> None:
-    with pytest.raises(ArgumentError, match="task: expected one of 'seq2seq', 'tag', 'classify', got 'parse'"):
-        TrainingSettings.for_task("parse")
