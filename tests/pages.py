@@ -33,7 +33,7 @@ def tab(page: Page, name: str) -> None:
     settled(page)
 
 
-def told(page: Page, heading: str) -> dict[int, float]:
+def listed(page: Page, heading: str) -> dict[int, float]:
     """One of the two lists: percents by index, 0 where it says less than 0.1."""
     settled(page)
     rows = page.locator(".list", has=page.get_by_role("heading", name=heading)).locator("li").all_inner_texts()

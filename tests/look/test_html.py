@@ -142,13 +142,13 @@ def test_tokens_cannot_end_the_data(tmp_path: Path) -> None:
 
 
 def test_a_character_cut_into_tokens_is_shown_once(tmp_path: Path) -> None:
-    told = about(by_hand.model(4).report(tmp_path / "out.html", tokens=["Ġa", "ĠðŁ", "ĻĤ", "!"]))
-    assert told["texts"][0]["examples"][0]["pieces"] == [" a", " \N{SLIGHTLY SMILING FACE}", "", "!"]
+    facts = about(by_hand.model(4).report(tmp_path / "out.html", tokens=["Ġa", "ĠðŁ", "ĻĤ", "!"]))
+    assert facts["texts"][0]["examples"][0]["pieces"] == [" a", " \N{SLIGHTLY SMILING FACE}", "", "!"]
 
 
 def test_half_a_character_is_replaced(tmp_path: Path) -> None:
-    told = about(by_hand.model(2).report(tmp_path / "out.html", tokens=["\ud800", "\0"]))
-    assert told["texts"][0]["examples"][0]["pieces"] == [" ?", " \0"]
+    facts = about(by_hand.model(2).report(tmp_path / "out.html", tokens=["\ud800", "\0"]))
+    assert facts["texts"][0]["examples"][0]["pieces"] == [" ?", " \0"]
 
 
 def test_nothing_is_fetched(tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ def test_the_colours_are_those_of_pictures() -> None:
 
 def test_summaries_are_told_in_the_order_of_layers_and_heads(tmp_path: Path) -> None:
     record = by_hand.model(7)
-    told = about(record.report(tmp_path / "out.html"))["summaries"]
+    facts = about(record.report(tmp_path / "out.html"))["summaries"]
     table = re.search(r"const STATISTICS = \{\n(.*?)\n\};", report.script("file.js"), re.DOTALL)[1]
     assert [*NUMBERS] == re.findall(r"^  (\w+): \{ title: ", table, re.MULTILINE)
     assert [*SHARES.values()] == re.findall(r'title: "([^"]+)", isShare: true', table)
-    for row, summary in zip(told, record.summary(), strict=True):
+    for row, summary in zip(facts, record.summary(), strict=True):
         for number, name in zip(row, NUMBERS, strict=True):
             expected = getattr(summary, name)
             assert number is None if math.isnan(expected) else number == pytest.approx(expected, rel=1e-3)
@@ -211,14 +211,14 @@ def test_tokens_come_from_the_ids_of_the_call(tmp_path: Path) -> None:
 
 def test_texts_of_a_translation(tmp_path: Path) -> None:
     record = by_hand.translation(5, 3)
-    told = about(record.report(tmp_path / "out.html", tokens={"source": list("abcde"), "target": list("xyz")}))
-    assert [text["side"] for text in told["texts"]] == ["source", "target"]
-    assert [layer["of"] for layer in told["layers"]] == [[0, 0], [1, 1], [1, 0]]
+    facts = about(record.report(tmp_path / "out.html", tokens={"source": list("abcde"), "target": list("xyz")}))
+    assert [text["side"] for text in facts["texts"]] == ["source", "target"]
+    assert [layer["of"] for layer in facts["layers"]] == [[0, 0], [1, 1], [1, 0]]
 
 
 def test_without_tokens_they_are_numbers(tmp_path: Path) -> None:
-    told = about(by_hand.model(3).report(tmp_path / "out.html"))
-    assert "".join(told["texts"][0]["examples"][0]["pieces"]).split() == ["0", "1", "2"]
+    facts = about(by_hand.model(3).report(tmp_path / "out.html"))
+    assert "".join(facts["texts"][0]["examples"][0]["pieces"]).split() == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_tokens_that_do_not_fit_are_refused_in_one_line(tokens: object, message:
 
 
 def test_nothing_seen_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.ArgumentError, match="at least one attention, none was seen"):
+    with pytest.raises(errors.ArgumentError, match="at least one attention, got none"):
         WatchRecord().report(tmp_path / "out.html")
 
 

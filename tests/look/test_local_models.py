@@ -72,8 +72,8 @@ def test_a_causal_model_goes_on_and_its_rows_are_those_of_the_answer(
     assert watched.answer == local.tokenizer.decode(ids[0, begin:], skip_special_tokens=True)
     for layer, weights in zip(watched.record.layers, attentions, strict=True):
         check(watched, layer.name, weights)
-    told = ["(the first token)", *TEXT.split("\n\n"), "(the answer itself)"]
-    assert [passage.text for passage in watched.passages] == told
+    parts = ["(the first token)", *TEXT.split("\n\n"), "(the answer itself)"]
+    assert [passage.text for passage in watched.passages] == parts
     assert watched.passages[0].tokens == slice(0, 1)
     assert watched.passages[1].tokens.start == 1
     assert sum(passage.share for passage in watched.passages) == pytest.approx(1, abs=1e-5)

@@ -334,7 +334,7 @@ def test_heads_that_have_a_score_each_keep_their_numbers() -> None:
 def test_what_is_beyond_the_bound_is_counted() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(DIM, 4, 16, batch_first=True), 5).eval()
     with (
-        pytest.warns(UserWarning, match=r"layers\.2\.self_attn on is left out") as said,
+        pytest.warns(UserWarning, match=r"layers\.2\.self_attn on are left out") as said,
         regard.watch(encoder, Observe(entropy=True), memory=2 * 4 * B * 4 * T) as record,
     ):
         encoder(torch.randn(B, T, DIM))

@@ -39,7 +39,7 @@ def by_hand() -> nn.Module:
     [
         ({"model": "bert"}, "expected a torch.nn.Module, got str"),
         ({"observe": "entropy"}, "expected an Observe"),
-        ({"observe": Observe(received=torch.ones(3))}, "must be True or False"),
+        ({"observe": Observe(received=torch.ones(3))}, "expected Observe\\(received=True\\) or False, got a tensor"),
         ({"layers": -1}, "expected names or numbers from 0, got -1"),
         ({"layers": [1.5]}, "expected names or numbers from 0, got 1.5"),
         ({"heads": ["a"]}, "expected numbers from 0, got 'a'"),
@@ -58,7 +58,7 @@ def test_law_10_errors_in_one_line(arguments: dict[str, Any], said: str) -> None
 
 def test_attention_that_nobody_can_see_is_an_error() -> None:
     model = by_hand()
-    with pytest.raises(UnsupportedError, match="no attention was seen"), regard.watch(model):
+    with pytest.raises(UnsupportedError, match="no attention was recorded"), regard.watch(model):
         model(torch.randn(B, T, DIM))
     with regard.watch(model) as record:
         pass

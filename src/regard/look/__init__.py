@@ -1,4 +1,4 @@
-"""What a model attended to: watched (`regard.watch`), summed up, and shown in pictures and pages."""
+"""Records of what a model attended to (`regard.watch`): summaries, pictures and pages."""
 
 from __future__ import annotations
 

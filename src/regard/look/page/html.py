@@ -92,7 +92,9 @@ def page(
 ) -> Page:
     """Return the data that `report` writes, and that a notebook shows."""
     if not record.layers:
-        raise ArgumentError("report: expected at least one attention, none was seen; call the model within the watch")
+        raise ArgumentError(
+            "report: expected a record of at least one attention, got none; call the model within the watch"
+        )
     known, of_layers = texts(record, tokens, tokenizer)
     if summaries is None:
         summaries = summary(record, separator_ids(tokenizer))

@@ -1,4 +1,4 @@
-"""The page to explore, within a notebook."""
+"""The page to explore a record, as a widget in a notebook."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ __all__ = ["widget"]
 
 
 def widget(record: Record, *, tokenizer: Any = None, tokens: Tokens | None = None, title: str | None = None) -> Any:
-    """Show what was seen in a notebook: the page of `WatchRecord.report`, as a widget of anywidget.
+    """Return the page of `WatchRecord.report` as a widget of anywidget, to be the last value of a notebook's cell.
 
-    Give it back as the last value of a cell. Raises ArgumentError as `WatchRecord.report` does, and RegardError where
-    anywidget is not installed.
+    Raises ArgumentError as `WatchRecord.report` does, and RegardError if anywidget is not installed.
 
     >>> import torch, regard
     >>> from regard.look import Layer, WatchRecord, widget
     >>> query = torch.eye(3)[None, None]
-    >>> _, told = regard.attention(query, query, query, observe=regard.Observe(top=2))
-    >>> shown = widget(WatchRecord([Layer("layer", told, (1, 1, 3, 3), heads=(0,))]), tokens=["a", "b", "c"])
+    >>> _, statistics = regard.attention(query, query, query, observe=regard.Observe(top=2))
+    >>> shown = widget(WatchRecord([Layer("layer", statistics, (1, 1, 3, 3), heads=(0,))]), tokens=["a", "b", "c"])
     >>> sorted(shown.blobs)
     ['0.0.links']
     """
@@ -35,12 +34,12 @@ def widget(record: Record, *, tokenizer: Any = None, tokens: Tokens | None = Non
         raise RegardError(
             "a page in a notebook needs anywidget, which is not installed: pip install 'regard[notebook]'"
         ) from error
-    found = page(record, tokenizer=tokenizer, tokens=tokens, title=title)
+    shown = page(record, tokenizer=tokenizer, tokens=tokens, title=title)
 
     class Explorer(anywidget.AnyWidget):
         _esm = script("notebook.js")
         _css = style()
-        about = traitlets.Unicode(as_json(found.about)).tag(sync=True)
-        blobs = traitlets.Dict(found.blobs).tag(sync=True)
+        about = traitlets.Unicode(as_json(shown.about)).tag(sync=True)
+        blobs = traitlets.Dict(shown.blobs).tag(sync=True)
 
     return Explorer()

@@ -1,4 +1,4 @@
-"""The texts that a model attended over, as a page shows them: pieces of text for tokens, and where words begin."""
+"""The tokens of a model's texts as a page shows them: pieces of text, and where words begin."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ _INPUTS: dict[Side, tuple[str, str]] = {
     "source": ("input_ids", "attention_mask"),
     "target": ("decoder_input_ids", "decoder_attention_mask"),
 }
-_ANSWER = "answer"  # what a decoder said where it read the target: the rows of an alignment
+_ANSWER = "answer"  # the decoder's output at each token of the target: the rows of an alignment
 
 
 def texts(record: Record, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
-    """All texts, and for each layer which of them its queries and its keys are.
+    """Return all texts, and for each layer which of them are its queries and its keys.
 
-    Tokens are those given, else what the tokenizer calls the ids of the model's call, else numbers; those that were
-    generated after the call are numbers, too. Raises ArgumentError where tokens were given that do not fit.
+    Tokens are those given, else what the tokenizer calls the ids of the model's call, else numbers; tokens generated
+    after the call are numbers, too. Raises ArgumentError for tokens that do not fit.
     """
     given = _given(tokens)
     special = [] if tokenizer is None else list(tokenizer.all_special_tokens)
     known: list[dict[str, Any]] = []
-    places: dict[tuple[str, int, int], int] = {}
+    indices: dict[tuple[str, int, int], int] = {}
 
-    def place(side: Side, length: int, batch: int, name: str | None = None) -> int:
+    def index_of(side: Side, length: int, batch: int, name: str | None = None) -> int:
         at = name or side, length, batch
-        if at not in places:
+        if at not in indices:
             named = given.get(name or side)
             if named is None:
                 named = [_numbered(row, length) for row in _called(record, side, tokenizer, batch)]
             _check(side, named, length, batch)
-            places[at] = len(known)
+            indices[at] = len(known)
             known.append({"side": side, "examples": [_read(row, special) for row in named]})
             for example, padded in zip(known[-1]["examples"], _padded(record, side, batch, length), strict=True):
                 example["padded"] = padded
-        return places[at]
+        return indices[at]
 
     of_layers = [
         (
-            place(
+            index_of(
                 queries,
                 layer.first_query + layer.shape[2],
                 layer.shape[0],
                 _ANSWER if layer.cross and _ANSWER in given else None,
             ),
-            place(keys, layer.shape[3], layer.shape[0]),
+            index_of(keys, layer.shape[3], layer.shape[0]),
         )
         for layer, (queries, keys) in zip(record.layers, sides(record), strict=True)
     ]
@@ -71,7 +71,7 @@ def separator_ids(tokenizer: Any) -> list[int]:
 
 
 def _given(tokens: Tokens | None) -> dict[str, Sequence[Sequence[str]]]:
-    """The tokens of each side for each example, whichever way they were given."""
+    """Return the tokens of each side for each example, in whichever form they were given."""
     if tokens is None:
         return {}
     by_side = tokens if isinstance(tokens, Mapping) else {"source": tokens}
@@ -92,7 +92,7 @@ def _called(record: Record, side: Side, tokenizer: Any, batch: int) -> list[list
 
 
 def _numbered(tokens: list[str], length: int) -> list[str]:
-    """So many tokens: those that have no name are called by their number, all of them where there are too many."""
+    """Return so many tokens: those without a name are numbers, and so are all of them if there are too many."""
     tokens = tokens if len(tokens) <= length else []
     return [*tokens, *map(str, range(len(tokens), length))]
 
@@ -102,12 +102,12 @@ def _check(side: Side, named: Sequence[Sequence[str]], length: int, batch: int) 
     if len(named) != batch or sizes != [length]:
         raise ArgumentError(
             f"report: expected {length} {side} tokens for each of {batch} examples, got {len(named)} of "
-            f"{' and '.join(map(str, sizes))}; give one list for each example, one token for each place"
+            f"{' and '.join(map(str, sizes))}; give one list for each example, with one token for each position"
         )
 
 
 def _read(tokens: Sequence[str], special: Sequence[str]) -> dict[str, Any]:
-    """What is written for each token, its leading space included; which stand for no text; where words begin."""
+    """Return the text of each token with its leading space, the tokens without text, and where words begin."""
     tokens = [token.encode(errors="replace").decode() for token in tokens]  # half a character cannot be written
     text, offsets = spell_out(tokens, special)
     pieces, end = [], 0

@@ -72,16 +72,16 @@ def attention_on(
             f"attention_on: expected layers with equally many heads, queries and keys, got {shapes or 'none'}"
         )
     B, Hq, Tq, Tk = layers[0].shape
-    asked = range(Tq)[queries] if isinstance(queries, slice) else [range(Tq)[i] for i in queries if -Tq <= i < Tq]
+    chosen = range(Tq)[queries] if isinstance(queries, slice) else [range(Tq)[i] for i in queries if -Tq <= i < Tq]
     spans = [range(Tk)[passage] for passage in passages]
-    wrong = not isinstance(queries, slice) and len(asked) != len(queries)
-    if wrong or not asked or not all(spans) or not 0 <= batch < B:
+    wrong = not isinstance(queries, slice) and len(chosen) != len(queries)
+    if wrong or not chosen or not all(spans) or not 0 <= batch < B:
         raise ArgumentError(
             f"attention_on: expected some of {Tq} queries, passages within {Tk} tokens and a batch from 0 to {B - 1}, "
             f"got {queries}, {[(p.start, p.stop) for p in passages]} and {batch}"
         )
     weights = torch.zeros(B, Hq, Tq)
-    weights[batch, :, list(asked)] = 1 / len(asked)
+    weights[batch, :, list(chosen)] = 1 / len(chosen)
     received = torch.stack([_received(layer, weights)[batch] for layer in layers])
     return torch.stack([received[..., list(span)].sum(-1) for span in spans], -1)
 

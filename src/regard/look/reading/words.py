@@ -1,4 +1,4 @@
-"""Subwords to words: which tokens make a word, and what its weights are."""
+"""Words made of subword tokens, and the weights of words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece writes a byte that
 _FLAG = range(0x1F1E6, 0x1F200)  # two of these letters make a flag
 _SHAPERS = {0x200C, 0x200D, *range(0x1F3FB, 0x1F400), *range(0xE0020, 0xE0080)}  # joiners, skin tones, tags
 _JOINER = "\N{ZERO WIDTH JOINER}"
-# Thai, Lao, Burmese, Khmer, kana, Han: written without spaces, so that what stands between them is no word
+# Thai, Lao, Burmese, Khmer, kana, Han: written without spaces, so that these do not separate words
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
@@ -38,10 +38,10 @@ _MOST = 2**22  # numbers in the table through which the largest weights are merg
 class WordSpans:
     """The words of a text as spans of its tokens: word i is tokens ``starts[i]`` to ``starts[i + 1]``.
 
-    Tokens that stand side by side within letters and digits make a word, its leading space included. Punctuation is
-    by itself. Of scripts written without spaces the tokens stay as they are, yet no character is ever cut: a letter
-    with its marks, a flag, a family of emoji. A word is its place, not its text: the same word twice is two.
-    Weights are summed over the keys of a word and averaged over its queries, so that rows still sum to 1.
+    Adjacent tokens of letters and digits make a word, its leading space included. Punctuation stands alone. In scripts
+    written without spaces tokens stay as they are, but no character is ever split: a letter with its marks, a flag, a
+    family of emoji. Words are told apart by position, not by text: the same word twice is two. Weights are summed over
+    the keys of a word and averaged over its queries, so that rows still sum to 1.
 
     >>> words = WordSpans.of(["[CLS]", "un", "##see", "##n", "!", "[SEP]"])
     >>> words.texts
@@ -64,12 +64,12 @@ class WordSpans:
     ) -> WordSpans:
         """Find the words in tokens, named as a tokenizer names them.
 
-        With ``text`` and ``offsets``, where in it each token stands, as ``tokenizer(text,
-        return_offsets_mapping=True)`` gives them; a token of no characters is a word by itself. Without them by the
-        marks in the tokens: ``##`` (WordPiece), ``▁`` (SentencePiece) or ``Ġ`` (bytes); ``special`` are tokens that
-        stand for no text, besides those that look like it, ``<s>``, ``<|end|>`` and ``[SEP]``.
+        ``text`` and ``offsets`` give the position of each token in the text, as ``tokenizer(text,
+        return_offsets_mapping=True)`` returns them; a token of no characters is a word by itself. Without them words
+        follow the marks in the tokens: ``##`` (WordPiece), ``▁`` (SentencePiece) or ``Ġ`` (bytes); ``special`` are
+        tokens that stand for no text, besides those of the form ``<s>``, ``<|end|>`` or ``[SEP]``.
 
-        Raises ArgumentError where the offsets do not fit the tokens and the text.
+        Raises ArgumentError if the offsets do not fit the tokens and the text.
         """
         if (text is None) != (offsets is None):
             raise ArgumentError(
@@ -97,25 +97,25 @@ class WordSpans:
         return [slice(first, end) for first, end in pairwise(self.starts)]
 
     def keys(self, weights: Float[Tensor, "*axes Tk"]) -> Float[Tensor, "*axes words"]:
-        """Weights of tokens as keys, such as ``received`` or ``rows``: summed over each word."""
+        """Sum the weights of tokens as keys, such as ``received`` or ``rows``, over each word."""
         index = self._of_tokens(weights.shape[-1], weights.device)
         return weights.new_zeros(*weights.shape[:-1], len(self)).index_add_(-1, index, weights)
 
-    def queries(self, figures: Float[Tensor, "*axes Tq"]) -> Float[Tensor, "*axes words"]:
-        """What belongs to tokens as queries, such as ``entropy``: averaged over each word."""
-        return self.keys(figures) / torch.tensor(self._sizes(), dtype=figures.dtype, device=figures.device)
+    def queries(self, values: Float[Tensor, "*axes Tq"]) -> Float[Tensor, "*axes words"]:
+        """Average the values of tokens as queries, such as ``entropy``, over each word."""
+        return self.keys(values) / torch.tensor(self._sizes(), dtype=values.dtype, device=values.device)
 
     def matrix(
         self, weights: Float[Tensor, "*axes Tq Tk"], keys: WordSpans | None = None
     ) -> Float[Tensor, "*axes words keys"]:
-        """Weights of each word on each word of ``keys``; left out, on these words themselves."""
+        """Compute the weights of each word on each word of ``keys``, by default on these words themselves."""
         keys = self if keys is None else keys
         return self.queries(keys.keys(weights).mT).mT
 
     def top(self, top: Top, keys: WordSpans | None = None) -> Top:
-        """The largest weights of each word on words, (..., words, k), from those of tokens, (..., Tq, k).
+        """Compute the largest weights of each word on words, (..., words, k), from those of tokens, (..., Tq, k).
 
-        A weight that was not among the k largest of its token counts nothing, so that these are lower bounds.
+        A weight that was not among the k largest of its token counts as 0, so that these are lower bounds.
         """
         keys = self if keys is None else keys
         lead, (length, count) = top.weights.shape[:-2], top.weights.shape[-2:]
@@ -123,7 +123,7 @@ class WordSpans:
         of_key = torch.tensor(keys._ids(), dtype=torch.long, device=top.keys.device)
         weights = top.weights.reshape(-1, length, count)
         places = of_key[top.keys.long().clamp(min=0)].reshape(-1, length, count)  # of no key the weight is 0
-        kept = min(count, len(keys))
+        most = min(count, len(keys))
         found = Top(weights.new_zeros(*lead, len(self), count), top.keys.new_full((*lead, len(self), count), -1))
         flat = [each.view(-1, len(self), count) for each in found]
         step = max(1, _MOST // max(1, len(weights) * len(keys)))
@@ -135,9 +135,9 @@ class WordSpans:
             table.scatter_add_(1, (own * len(keys) + places[:, tokens]).flatten(1), weights[:, tokens].flatten(1))
             sizes = torch.tensor(part._sizes(), dtype=weights.dtype, device=weights.device)
             merged = table.view(len(weights), rows, len(keys)) / sizes[:, None]
-            largest, at = merged.topk(kept)
-            flat[0][:, first : first + rows, :kept] = largest
-            flat[1][:, first : first + rows, :kept] = at.masked_fill(largest == 0, -1).to(top.keys.dtype)
+            largest, at = merged.topk(most)
+            flat[0][:, first : first + rows, :most] = largest
+            flat[1][:, first : first + rows, :most] = at.masked_fill(largest == 0, -1).to(top.keys.dtype)
         return found
 
     def _sizes(self) -> list[int]:
@@ -158,7 +158,7 @@ class WordSpans:
 
 
 def spell_out(tokens: Sequence[str], special: Collection[str]) -> tuple[str, list[tuple[int, int]]]:
-    """The text that the marks in tokens spell, and where each token stands in it."""
+    """Return the text that the marks in tokens spell, and the offsets of each token in it."""
     pieces = [b"" if token in special or _is_special(token) else None for token in tokens]
     plain = [token for token, piece in zip(tokens, pieces, strict=True) if piece is None]
     if any("▁" in token for token in plain):
@@ -195,7 +195,7 @@ def _of_bytes(token: str) -> bytes:
 
 
 def _byte_alphabet() -> Iterator[tuple[str, int]]:
-    """The letter for each byte in byte-level BPE: itself where it can be seen, otherwise from U+0100 on."""
+    """Yield the letter for each byte in byte-level BPE: itself if it is visible, otherwise from U+0100 on."""
     unseen = 0x100
     for byte in range(0x100):
         if 0x21 <= byte <= 0x7E or (byte >= 0xA1 and byte != 0xAD):
@@ -209,7 +209,7 @@ _BYTE_OF = dict(_byte_alphabet())
 
 
 def _decoded(content: bytes) -> tuple[str, list[int]]:
-    """UTF-8 as text, with the character that each byte, and the end, belongs to; what is broken becomes U+FFFD."""
+    """Decode UTF-8 into text and the index of the character of each byte, and of the end; errors become U+FFFD."""
     chars: list[str] = []
     places: list[int] = []
     first = 0
@@ -226,7 +226,7 @@ def _decoded(content: bytes) -> tuple[str, list[int]]:
 
 
 def _cuts(text: str) -> list[bool]:
-    """Whether a word may end before each character, and at the end."""
+    """Return whether a word may end before each character, and at the end."""
     cuts, flags = [True] * (len(text) + 1), 0
     for i, (before, char) in enumerate(pairwise(text), 1):
         flags = flags + 1 if ord(before) in _FLAG else 0
@@ -236,13 +236,13 @@ def _cuts(text: str) -> list[bool]:
 
 
 def _shapes(char: str) -> bool:
-    """Whether the character belongs to the one before it."""
+    """Return whether the character belongs to the one before it."""
     return unicodedata.category(char)[0] == "M" or ord(char) in _SHAPERS
 
 
 def _cut(text: str, i: int) -> bool:
     before, char = text[i - 1], text[i]
-    if "\n" in (before, char):  # ends of lines are by themselves, spaces belong to the word behind them
+    if "\n" in (before, char):  # line ends stand alone, spaces belong to the word after them
         return before != char
     if before.isspace() or char.isspace():
         return not before.isspace()
@@ -262,7 +262,7 @@ def _in_word(char: str) -> bool:
 
 
 def _parted(text: str, left: tuple[int, int], right: tuple[int, int], cuts: Sequence[bool]) -> bool:
-    """Whether two tokens, given by where they stand in the text, are of two words."""
+    """Return whether two tokens, given by their offsets, belong to two words."""
     if left[0] == left[1] or right[0] == right[1]:
         return True
     end = _end(text, *left)
@@ -270,7 +270,7 @@ def _parted(text: str, left: tuple[int, int], right: tuple[int, int], cuts: Sequ
 
 
 def _end(text: str, first: int, end: int) -> int:
-    """Where this part ends without its trailing space, if there is more to it."""
+    """Return where this part ends without its trailing space, unless it is nothing else."""
     return first + (len(text[first:end].rstrip()) or end - first)
 
 
@@ -280,6 +280,8 @@ def _label(
     first = offsets[word.start][0]
     end = _end(text, first, max(end for _, end in offsets[word]))
     behind = next((a for a, b in offsets[word.stop :] if a < b), len(text))
-    while first < end < behind and not cuts[end]:  # what a tokenizer drops, such as an accent, is still written
+    while (
+        first < end < behind and not cuts[end]
+    ):  # characters that a tokenizer drops, such as an accent, are still shown
         end += 1
     return text[first:end].strip() or text[first:end] or "".join(tokens[word])

@@ -1,1 +1,1 @@
-"""Watching a model: the functions it calls, and what is recorded of each."""
+"""Watching a model: the functions it calls, and the record of each call."""

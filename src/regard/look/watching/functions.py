@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from regard.errors import UnsupportedError
 from regard.functional.attention import attend
+from regard.functional.axes import four_axes
 from regard.functional.masks import Mask, causal, dense
 from regard.functional.reporting import report_attention
 from regard.functional.scores import ScaledDot, Score
@@ -53,9 +54,9 @@ def read_sdpa(
         query, key = query.unsqueeze(1), key.unsqueeze(1)
         attn_mask = None if attn_mask is None else attn_mask.unsqueeze(1)
     lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])  # type: ignore[no-untyped-call]
-    query, key = (_flat(x.expand(*lead, *x.shape[-3:])) for x in (query, key))
+    query, key = (four_axes(x.expand(*lead, *x.shape[-3:])) for x in (query, key))
     if attn_mask is not None and attn_mask.ndim > 4:
-        attn_mask = _flat(attn_mask.expand(*lead, *attn_mask.shape[-3:]))
+        attn_mask = four_axes(attn_mask.expand(*lead, *attn_mask.shape[-3:]))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         mask = dense(attn_mask)
     elif attn_mask is not None:
@@ -80,9 +81,9 @@ def read_attention(
     mask = dense(mask) if isinstance(mask, Tensor) else mask
     if len(shape) != 4 and mask is not None and (mask.keeps or mask.lengths or mask.tables):
         table = replace(mask, bands=()).table(shape, query.device)  # its axes are those of the query, from here on four
-        mask = Mask(mask.bands, tables=(_four(table, shape),))
-    bias = None if bias is None else _four(bias.detach(), shape).to(query.dtype)
-    call = AttentionCall(_four(query.detach(), shape), _four(key.detach(), shape), score, mask, bias)
+        mask = Mask(mask.bands, tables=(_four_axes(table, shape),))
+    bias = None if bias is None else _four_axes(bias.detach(), shape).to(query.dtype)
+    call = AttentionCall(_four_axes(query.detach(), shape), _four_axes(key.detach(), shape), score, mask, bias)
     return call if heads is None else replace(call, heads=tuple(heads.tolist()))
 
 
@@ -106,12 +107,6 @@ def names() -> str:
     return f"{', '.join(known[:-1])} and {known[-1]}"
 
 
-def _four(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+def _four_axes(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """Return (..., heads, T, E), or what broadcasts to the scores of this shape, with four axes."""
-    if tensor.ndim > 4:
-        return _flat(tensor.expand(*shape[:-3], *tensor.shape[-3:]))
-    return tensor[(None,) * (4 - tensor.ndim)]
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return tensor if tensor.ndim == 4 else tensor.reshape(-1, *tensor.shape[-3:])
+    return four_axes(tensor if tensor.ndim <= 4 else tensor.expand(*shape[:-3], *tensor.shape[-3:]))

@@ -1,7 +1,7 @@
-"""The calls of one module that make one pass: a single call, or a prompt and the steps of a generation after it.
+"""Calls of one module joined into one layer: a single call, or a prompt and the steps of a generation after it.
 
-A step attends with new queries. In self-attention its keys are those of the call before and its own, which a cache with
-a window shifts: keys are counted from the first that there ever was. In cross-attention the keys stay what they are.
+A step attends with new queries. In self-attention its keys are those of the call before and its own; a cache with a
+window drops the oldest, so that keys are counted from the first one ever. In cross-attention the keys stay the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["JoinedCalls"]
 
 
 class _Piece(NamedTuple):
-    """One call: what was seen, how many queries and keys it had, and the first key's absolute position."""
+    """One call: its statistics, the numbers of queries and keys, the first key's absolute position, and its inputs."""
 
     statistics: Observation
     queries: int
@@ -36,7 +36,7 @@ class _Piece(NamedTuple):
 
 
 class JoinedCalls:
-    """Calls that are joined into one `Layer`."""
+    """A builder of one `Layer` from the calls of a module."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class JoinedCalls:
 
     def _append(self, call: AttentionCall, statistics: Observation, first_key: int) -> None:
         _, _, Tq, Tk = call.shape
-        kept = None
+        inputs = None
         if self.keep_inputs:
             key = call.key if not self.pieces else call.key[:, :, Tk - Tq :] if self.grows else call.key[:, :, :0]
-            kept = _kept(replace(call, key=key))
-        self.pieces.append(_Piece(statistics, Tq, Tk, first_key, kept))
+            inputs = _inputs(replace(call, key=key))
+        self.pieces.append(_Piece(statistics, Tq, Tk, first_key, inputs))
         self.last_key = call.key[:, :, -1:].clone()
 
     def continues(self, call: AttentionCall, position: CachePosition | None, same_pass: bool) -> bool:
-        """Whether this call is a step after those before; without a cache that tells, the keys do."""
+        """Return whether this call is a step after those before, by the cache, or without one by the keys."""
         B, Hq, Tq, Tk = call.shape
         before = self.pieces[-1]
         if (B, Hq) != (self.batch, len(self.heads)) or Tk == 0 or before.keys == 0:
@@ -93,7 +93,7 @@ class JoinedCalls:
         return dropped > 0 or torch.equal(call.key[:, :, :1], self.first[1])
 
     def _has_the_same_keys(self, call: AttentionCall) -> bool:
-        """As those of the call before, by the first and the last of them."""
+        """Compare the first and the last key with those of the call before."""
         first, last = call.key[:, :, :1], call.key[:, :, -1:]
         same_number = call.key.shape[2] == self.pieces[-1].keys
         return same_number and torch.equal(first, self.first[1]) and torch.equal(last, self.last_key)
@@ -111,13 +111,13 @@ class JoinedCalls:
         self.end += Tq
 
     def layer(self) -> Layer:
-        """All calls as one."""
+        """Join all calls."""
         queries = sum(piece.queries for piece in self.pieces)
         keys = max(piece.first_key + piece.keys for piece in self.pieces)
         statistics = _joined(self.pieces, keys)
         own = self.grows or self.cross is False or self.is_bottom_right
         cross = not own and (self.cross or queries != keys)
-        if cross:  # a query of one sequence stands nowhere in another
+        if cross:  # a query of one sequence has no position in another
             statistics = replace(statistics, distance=None, offsets=None)
         return Layer(
             self.name,
@@ -125,64 +125,64 @@ class JoinedCalls:
             (self.batch, len(self.heads), queries, keys),
             self.heads,
             first_query=0 if cross else keys - queries,
-            inputs=self._kept(keys, cross) if self.keep_inputs else None,
+            inputs=self._joined_inputs(keys, cross) if self.keep_inputs else None,
             cross=cross,
         )
 
-    def _kept(self, keys: int, cross: bool) -> AttentionInputs:
-        kept = [piece.inputs for piece in self.pieces if piece.inputs is not None]
-        if len(kept) == 1 and not self.pieces[0].first_key:
-            return kept[0]
-        query, key = torch.cat([k.query for k in kept], 2), torch.cat([k.key for k in kept], 2)
-        key = pad(key, (0, 0, keys - key.shape[2], 0))  # what a window had forgotten before the watch began
+    def _joined_inputs(self, keys: int, cross: bool) -> AttentionInputs:
+        parts = [piece.inputs for piece in self.pieces if piece.inputs is not None]
+        if len(parts) == 1 and not self.pieces[0].first_key:
+            return parts[0]
+        query, key = torch.cat([part.query for part in parts], 2), torch.cat([part.key for part in parts], 2)
+        key = pad(key, (0, 0, keys - key.shape[2], 0))  # the keys that a window had dropped before the watch began
         shapes = [(self.batch, len(self.heads), piece.queries, piece.keys) for piece in self.pieces]
         mask: Mask | None
-        if all(k.mask is None and k.bias is None for k in kept) and cross:
+        if all(part.mask is None and part.bias is None for part in parts) and cross:
             mask = None
-        elif all(_is_plain(k, piece) for k, piece in zip(kept, self.pieces, strict=True)):
+        elif all(_is_causal(part, piece) for part, piece in zip(parts, self.pieces, strict=True)):
             mask = causal()
         else:
             tables = [
-                _spread((k.mask or Mask()).table(shape, k.query.device), shape, piece.first_key, keys, False)
-                for k, shape, piece in zip(kept, shapes, self.pieces, strict=True)
+                _spread((part.mask or Mask()).table(shape, part.query.device), shape, piece.first_key, keys, False)
+                for part, shape, piece in zip(parts, shapes, self.pieces, strict=True)
             ]
-            mask = dense(_below(tables))
-        biases = None
-        if any(k.bias is not None for k in kept):
-            given = [query.new_zeros(1, 1, 1, 1) if k.bias is None else k.bias for k in kept]
-            biases = _below(
+            mask = dense(_stack(tables))
+        bias = None
+        if any(part.bias is not None for part in parts):
+            biases = [query.new_zeros(1, 1, 1, 1) if part.bias is None else part.bias for part in parts]
+            bias = _stack(
                 [
-                    _spread(bias, shape, piece.first_key, keys, 0.0)
-                    for bias, shape, piece in zip(given, shapes, self.pieces, strict=True)
+                    _spread(each, shape, piece.first_key, keys, 0.0)
+                    for each, shape, piece in zip(biases, shapes, self.pieces, strict=True)
                 ]
             )
-        return AttentionInputs(query, key, kept[0].score, mask, biases)
+        return AttentionInputs(query, key, parts[0].score, mask, bias)
 
 
-def _is_plain(kept: AttentionInputs, piece: _Piece) -> bool:
-    """Whether the call is causal and nothing else; a single query that sees all keys is."""
-    if kept.bias is not None or piece.first_key:
+def _is_causal(inputs: AttentionInputs, piece: _Piece) -> bool:
+    """Return whether the call is causal and nothing else, as a single query that attends to all keys is."""
+    if inputs.bias is not None or piece.first_key:
         return False
-    if kept.mask is None:
+    if inputs.mask is None:
         return piece.queries == 1
-    return kept.mask.is_causal_from_start(piece.queries, piece.keys) and piece.queries == piece.keys
+    return inputs.mask.is_causal_from_start(piece.queries, piece.keys) and piece.queries == piece.keys
 
 
 def _spread(tensor: Tensor, shape: tuple[int, int, int, int], first: int, keys: int, fill: float) -> Tensor:
-    """What broadcasts to scores of this shape, for its queries and all keys."""
+    """Return what broadcasts to scores of this shape, for its queries and all keys."""
     tensor = tensor[(None,) * (4 - tensor.ndim)]
     tensor = tensor.expand(*tensor.shape[:2], *shape[2:])
     return pad(tensor, (first, keys - first - shape[3]), value=fill)
 
 
-def _below(tensors: list[Tensor]) -> Tensor:
-    """Tensors (B or 1, H or 1, Tq, Tk) one below the other."""
+def _stack(tensors: list[Tensor]) -> Tensor:
+    """Stack tensors (B or 1, H or 1, Tq, Tk) along the queries."""
     lead = [max(sizes) for sizes in zip(*(tensor.shape[:2] for tensor in tensors), strict=True)]
     return torch.cat([tensor.expand(*lead, *tensor.shape[2:]) for tensor in tensors], 2)
 
 
-def _kept(call: AttentionCall) -> AttentionInputs:
-    """What a call attended with, on the CPU, in float32 or wider; copies, as models overwrite query and key."""
+def _inputs(call: AttentionCall) -> AttentionInputs:
+    """Return the inputs of a call on the CPU, in float32 or wider; copies, as models overwrite query and key."""
     lower = autocast_dtype(call.query) or call.query.dtype  # in which the model computes
     wide = torch.promote_types(lower, torch.float32)
 
@@ -200,7 +200,7 @@ def _kept(call: AttentionCall) -> AttentionInputs:
 
 
 def _joined(pieces: list[_Piece], keys: int) -> Observation:
-    """What was seen of all queries, with keys by their absolute position."""
+    """Join the statistics of all queries, with keys by their absolute position."""
     if len(pieces) == 1 and not pieces[0].first_key:
         return pieces[0].statistics
 

@@ -1,4 +1,4 @@
-"""Which module of a model is at work, told by hooks: its name, and what can be known of it before it runs."""
+"""The modules of a model at work, tracked by hooks: their names, and what is known of their calls in advance."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from regard.look.watching.attention_call import CachePosition
 
 __all__ = ["Frame", "Modules"]
 
-_OTHERS = ("key", "keys", "source", "memory")  # what follows the query in the arguments of a layer of attention
+_OTHERS = ("key", "keys", "source", "memory")  # the names, in attention layers, of the sequence attended to
 
 
 class Frame(NamedTuple):
-    """A module at work. ``cross``: whether it attends to another sequence, None where nobody knows."""
+    """A module at work. ``cross``: whether it attends to another sequence, None if unknown."""
 
     name: str
     module: nn.Module
@@ -30,10 +30,10 @@ class Frame(NamedTuple):
 
 
 class Modules:
-    """The modules of a model that are at work in this thread, the innermost last."""
+    """The modules of a model at work in this thread, the innermost last."""
 
     def __init__(self, model: nn.Module, record: Record) -> None:
-        self.model: nn.Module = getattr(model, "_orig_mod", model)  # a compiled model stands around the one it is
+        self.model: nn.Module = getattr(model, "_orig_mod", model)  # a compiled model wraps the original
         self.record = record
         self.thread = threading.get_ident()
         self.names = {module: name for name, module in self.model.named_modules()}
@@ -44,7 +44,7 @@ class Modules:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Within, modules tell when they begin and end."""
+        """Track, within, which modules are at work."""
         handles = []
         try:
             for module in self.names:
@@ -68,13 +68,13 @@ class Modules:
     def _end(self, module: nn.Module, *_: Any) -> None:
         if threading.get_ident() != self.thread:
             return
-        for place in range(len(self.frames) - 1, -1, -1):
-            if self.frames[place].module is module:
-                del self.frames[place:]
+        for at in range(len(self.frames) - 1, -1, -1):
+            if self.frames[at].module is module:
+                del self.frames[at:]
                 return
 
     def _take_inputs(self, given: Mapping[str, Any]) -> None:
-        """Tokens and masks, of the calls that the user makes; of a step the tokens are those after the ones before."""
+        """Record tokens and masks of the calls that the user makes; the tokens of a step follow those before."""
         inputs, is_step = self.record.inputs, huggingface.is_step(given)
         for name, value in given.items():
             if (
@@ -92,13 +92,13 @@ class Modules:
 
 
 def _parameters(module: nn.Module) -> list[str]:
-    """What the module's arguments are called that may come by position."""
+    """Return the names of the module's arguments that can be positional."""
     parameters = inspect.signature(module.forward).parameters.values()
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def _is_cross(given: Mapping[str, Any]) -> bool | None:
-    """Whether a module with these arguments attends to another sequence than that of its queries."""
+    """Return whether a module with these arguments attends to another sequence than that of its queries."""
     if huggingface.is_cross(given):
         return True
     if "query" not in given:

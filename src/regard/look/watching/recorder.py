@@ -70,7 +70,7 @@ class Recorder:
         if self.used > self.memory:
             self.record.left_out = 1
             warnings.warn(
-                f"what is watched is larger than watch(memory={self.memory}) bytes: what comes from {name} on is left "
+                f"the record would exceed watch(memory={self.memory}) bytes: the attentions from {name} on are left "
                 "out and counted in record.left_out; choose layers=, heads=, or a larger memory=",
                 stacklevel=2,
             )
@@ -109,7 +109,7 @@ class Recorder:
         if not self.names:
             if passes:
                 raise UnsupportedError(
-                    f"no attention was seen: watch sees {names()}, and the model calls none of these"
+                    f"no attention was recorded: watch recognises {names()}, and the model calls none of these"
                 )
             return
         for pattern in self.patterns or ():

@@ -1,8 +1,8 @@
-"""Watch any PyTorch model: what its attentions look at, while it runs as it is.
+"""The watch on any PyTorch model: statistics of its attentions while it runs unchanged.
 
-A `TorchFunctionMode` sees torch's attention functions and `regard.attention` as the model calls them, with the very
-arguments; it calls them with these, and then computes statistics from query and key, without gradient. Hooks tell which
-module is at work.
+A `TorchFunctionMode` receives torch's attention functions and regard's own as the model calls them, with the same
+arguments; it calls them, and then computes statistics from query and key, without gradient. Hooks track the module at
+work.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ def watch(
     keep_inputs: bool = False,
     memory: int = 2**28,
 ) -> Iterator[WatchRecord]:
-    """See what the attentions of a model look at, while it runs: ``with watch(model) as record: model(...)``.
+    """Record what a model attends to while it runs: ``with watch(model) as record: model(...)``.
 
     P_i = softmax_j(score(q_i, k_j) + bias_ij) of every attention that the model computes by
     `F.scaled_dot_product_attention`, `F.multi_head_attention_forward` (`nn.MultiheadAttention`, `nn.Transformer`),
     `regard.attention`, or an attention function of transformers. Output, gradients and random numbers of the model stay
-    what they are, bit for bit, but for the fast path of `nn.TransformerEncoder`, which is off while it is watched, and
-    for what is compiled, which runs uncompiled.
+    bit-identical, with two exceptions: the fast path of `nn.TransformerEncoder` is off while it is watched, and
+    compiled code runs uncompiled.
 
     - ``observe``: the statistics, small ones by default; see `Observe`. A query that is padding of its own sequence
-      (where the watch knows that a module attends to its own) sends nothing to ``received``. ``rows`` are those of each
-      call. ``received`` is True or False.
+      (if the module is known to attend to its own) adds nothing to ``received``. ``rows`` are those of each call.
+      ``received`` is True or False.
     - ``layers``: only these modules, by name, by pattern ("*.self_attn"), or by number, in the order in which they
       first attend; ``heads``: only these, from 0.
-    - ``keep_inputs``: keep query and key too, so that `Layer.observe` can be asked later, and rollout computed.
-    - ``memory``: the bytes that may be kept; what comes after is counted in ``record.left_out``, with a warning.
+    - ``keep_inputs``: record query and key too, which `Layer.observe` and rollout need.
+    - ``memory``: the most bytes to record; what exceeds them is counted in ``record.left_out``, with a warning.
 
-    The steps of a generation are joined to one `Layer` for each module; ``record.layers`` are complete when the watch
-    ends. Only the thread that watches is seen.
+    The steps of a generation are joined into one `Layer` for each module; ``record.layers`` are complete when the watch
+    ends. Only the thread that watches is watched.
 
-    Raises ArgumentError for wrong arguments, and for layers that were not there; UnsupportedError for scripted, traced
-    or exported models, for attention whose weights cannot be told, and where no attention was seen.
+    Raises ArgumentError for wrong arguments, and for layers that do not attend; UnsupportedError for scripted, traced
+    or exported models, for attention whose weights cannot be known, and if the model calls no attention.
 
     >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> x = torch.randn(1, 5, 8)
@@ -95,13 +95,15 @@ def _check(model: nn.Module, observe: Observe, memory: int) -> None:
     if not isinstance(observe, Observe):
         raise ArgumentError(f"watch: expected an Observe such as Observe(entropy=True), got {observe!r}")
     if isinstance(observe.received, Tensor):
-        raise ArgumentError("watch: Observe(received=) must be True or False, as queries differ from layer to layer")
+        raise ArgumentError(
+            "watch: expected Observe(received=True) or False, got a tensor; queries differ from layer to layer"
+        )
     if isinstance(memory, bool) or not isinstance(memory, int) or memory < 1:
-        raise ArgumentError(f"watch(memory=) must be a number of bytes, got {memory!r}")
+        raise ArgumentError(f"watch(memory=): expected a number of bytes, got {memory!r}")
     if torch.compiler.is_compiling():
-        raise UnsupportedError("watch cannot be compiled: leave it outside of torch.compile and torch.export")
+        raise UnsupportedError("watch cannot be compiled: call it outside of torch.compile and torch.export")
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        raise UnsupportedError("a scripted model does not show its attention: watch the model that it was made of")
+        raise UnsupportedError("a scripted model cannot be watched: watch the model that it was made from")
 
 
 def _listed(name: str, given: Any, kind: Any) -> list[Any] | None:
@@ -117,7 +119,7 @@ def _listed(name: str, given: Any, kind: Any) -> list[Any] | None:
 
 
 class _Shared:
-    """A setting of the whole process: changed by the first who watches, put back by the last."""
+    """A setting of the whole process: changed by the first watch, restored by the last."""
 
     def __init__(self, change: Callable[[], AbstractContextManager[None]]) -> None:
         self.change = change
@@ -140,11 +142,11 @@ class _Shared:
 
 @contextmanager
 def _plain() -> Iterator[None]:
-    """What is fused or compiled does not show its attention."""
+    """Turn off, within, what fuses or compiles attention."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        # Whatever is compiled has imported this; it takes a second, which others need not wait for.
+        # Compiled code has imported this; it takes a second, which other models need not spend.
         with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
             yield
     finally:

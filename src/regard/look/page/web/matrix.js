@@ -1,8 +1,8 @@
-// A matrix of weights: queries from top to bottom, keys from left to right; an alignment is one between two texts.
+// A matrix of weights, queries from top to bottom, keys from left to right; an alignment is one between two texts.
 
-const MOST_CELLS = 512; // of more, each stands for several
-const LABELLED = 11; // pixels of a cell from which on it has a label
-const FIELD = 512; // pixels that a matrix without labels takes at least
+const MOST_CELLS = 512; // above which a cell stands for several
+const LABELLED = 11; // pixels of a cell that has a label
+const FIELD = 512; // the least pixels of a matrix without labels
 const WIDEST_LABEL = 110;
 
 const crosses = (layer) => layer.group === "Cross-attention";
@@ -12,7 +12,7 @@ class Matrix {
     Object.assign(this, { data, state, set, aligns });
     this.canvas = el("canvas", {});
     this.cursor = null;
-    this.told = el("p", { class: "cell", "aria-hidden": "true" });
+    this.readout = el("p", { class: "cell", "aria-hidden": "true" });
     this.live = el("p", { class: "hidden", role: "status", "aria-live": "polite" });
     this.note = el("p", { class: "faint" });
     this.field = el(
@@ -24,13 +24,13 @@ class Matrix {
         "aria-roledescription": "matrix",
         onkeydown: (event) => this.key(event),
         onmousemove: (event) => this.point(event),
-        onmouseleave: () => this.tell(this.cursor),
+        onmouseleave: () => this.showCell(this.cursor),
         onclick: (event) => this.choose(event),
       },
       this.canvas,
     );
     this.title = el("h3", {});
-    this.element = el("div", { class: "matrix" }, this.title, this.told, this.field, this.note, this.live);
+    this.element = el("div", { class: "matrix" }, this.title, this.readout, this.field, this.note, this.live);
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
@@ -45,15 +45,15 @@ class Matrix {
   async update() {
     const { data, state } = this;
     const layers = this.layers();
-    const asked = String([layers.map((layer) => layer.index), state.example]);
-    this.asked = asked;
+    const requested = String([layers.map((layer) => layer.index), state.example]);
+    this.requested = requested;
     const parts = await Promise.all(
       layers.map(async (layer) => ({
         matrix: await data.part("matrix", state.example, layer),
         links: await data.part("links", state.example, layer),
       })),
     );
-    if (this.asked !== asked) return;
+    if (this.requested !== requested) return;
     const one = layers.length === 1;
     const sources = layers.map((layer, i) => ({
       layer,
@@ -75,13 +75,13 @@ class Matrix {
     this.note.textContent = this.remark(sources);
     this.cursor = null;
     this.draw();
-    this.tell(null);
+    this.showCell(null);
   }
 
   remark(sources) {
     if (sources.some(({ matrix, links }) => !matrix && !links)) return "Neither the weights nor links were asked for.";
     const sparse = sources.some(({ matrix }) => !matrix)
-      ? "Drawn from the links that are kept: the whole matrix needs watch(model, Observe(weights=True)). "
+      ? "Drawn from the recorded links: the whole matrix needs watch(model, Observe(weights=True)). "
       : "";
     const pooled =
       this.cells.rows < this.queries.count || this.cells.columns < this.keys.count
@@ -151,7 +151,7 @@ class Matrix {
   }
 
   point(event) {
-    this.tell(this.at(event) || this.cursor);
+    this.showCell(this.at(event) || this.cursor);
   }
 
   choose(event) {
@@ -162,8 +162,8 @@ class Matrix {
   go(at) {
     this.cursor = at;
     this.draw();
-    this.tell(at);
-    this.live.textContent = this.told.textContent;
+    this.showCell(at);
+    this.live.textContent = this.readout.textContent;
   }
 
   key(event) {
@@ -183,9 +183,10 @@ class Matrix {
     this.set({ view: "text", layer: this.from.index, picked: { side: "query", unit } });
   }
 
-  tell(at) {
+  // Show the weight of a cell.
+  showCell(at) {
     if (!at || !this.cells) {
-      this.told.replaceChildren(el("span", { class: "faint" }, "rows look at columns"));
+      this.readout.replaceChildren(el("span", { class: "faint" }, "rows look at columns"));
       return;
     }
     const { rows, columns, values } = this.cells;
@@ -198,7 +199,7 @@ class Matrix {
       ];
     };
     const weight = values[at[0] * columns + at[1]];
-    this.told.replaceChildren(
+    this.readout.replaceChildren(
       ...unit(at[0], rows, this.queries),
       " → ",
       ...unit(at[1], columns, this.keys),
@@ -207,7 +208,7 @@ class Matrix {
   }
 }
 
-// One pixel a cell, to be drawn larger or smaller.
+// An image with one pixel a cell, to be scaled.
 function picture(rows, columns, values, end, dark) {
   const canvas = el("canvas", { width: String(columns), height: String(rows) });
   const context = canvas.getContext("2d");

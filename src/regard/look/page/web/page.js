@@ -8,7 +8,7 @@ function show(root, about, read) {
   const data = new Data(about, read);
   const prefix = `regard-${pages++}`;
   const night = window.matchMedia("(prefers-color-scheme: dark)");
-  const kept = new Map();
+  const unitsByKey = new Map();
   const state = {
     example: 0,
     layer: 0,
@@ -23,8 +23,8 @@ function show(root, about, read) {
     units: (layer) =>
       layer.of.map((text) => {
         const key = `${text}.${state.example}.${state.merged}`;
-        if (!kept.has(key)) kept.set(key, data.units(text, state.example, state.merged));
-        return kept.get(key);
+        if (!unitsByKey.has(key)) unitsByKey.set(key, data.units(text, state.example, state.merged));
+        return unitsByKey.get(key);
       }),
   };
 

@@ -1,8 +1,8 @@
-// One query, step by step: q·k, scale, mask, softmax, weighted sum, with the numbers.
+// The computation of one query, step by step: q·k, scale, mask, softmax, weighted sum, with all numbers.
 
-const PLAIN_EXPONENT = 4; // the greatest score whose exponential is a number that one can read
-const MOST_NUMBERS = 8; // of a vector; of a longer one they are colours alone
-const MOST_TERMS = 3; // of a product that is written out
+const PLAIN_EXPONENT = 4; // the largest score whose exponential is a readable number
+const MOST_NUMBERS = 8; // of a vector; a longer one is a strip of colours
+const MOST_TERMS = 3; // of a product that is spelt out
 
 const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 const column = (matrix, j) => matrix.map((row) => row[j]);
@@ -11,13 +11,13 @@ const below = (digit) => String(digit).replace(/\d/g, (char) => "₀₁₂₃₄
 const above = (text) => el("sup", {}, text);
 const written = (value) => (Number.isInteger(value) ? String(value) : number(value)).replace("-", "−");
 
-// The example that is taught: two inputs as rows, and the three matrices they are multiplied by.
-function taught() {
+// A worked example: two inputs as rows, and the three matrices that multiply them.
+function workedExample() {
   const inputs = [[1, 1], [1, 0]]; // prettier-ignore
   const [query, key, value] = [[[1, 1], [0, 1]], [[0, 1], [1, -1]], [[1, 2], [3, -1]]]; // prettier-ignore
   const label = (i) => `a${below(i + 1)}`;
   return {
-    name: "The example that is taught",
+    name: "A worked example",
     inputs,
     query: product(inputs, query),
     key: product(inputs, key),
@@ -29,13 +29,13 @@ function taught() {
   };
 }
 
-// Numbers of one query: products, scaled, with what is added, exponentials, weights, and the weighted sum.
+// The numbers of one query: products, scaled scores, scores with mask and bias, exponentials, weights, weighted sum.
 function computed({ query, key, scale, added, value }, i) {
   const products = key.map((each) => dot(query[i], each));
   const scaled = products.map((each) => each * scale);
   const scores = added ? scaled.map((each, j) => each + added[i][j]) : scaled;
   const most = Math.max(...scores);
-  const less = most > PLAIN_EXPONENT; // taken away from all scores, as computers do it
+  const less = most > PLAIN_EXPONENT; // subtracted from all scores, as implementations do
   const exps = scores.map((score) => (most === -Infinity ? 0 : Math.exp(less ? score - most : score)));
   const sum = exps.reduce((a, b) => a + b, 0);
   const weights = exps.map((exp) => (sum ? exp / sum : 0));
@@ -43,7 +43,7 @@ function computed({ query, key, scale, added, value }, i) {
   return { products, scaled, scores, less, exps, sum, weights, output };
 }
 
-// The steps, each with what is said of it and the column it adds.
+// The steps, each with its explanation and the column it adds.
 function stages(source, i, { products, scaled, scores, less, exps, sum, weights, output }) {
   const [name, size] = [source.index(i), source.query[0].length];
   const root = Math.abs(source.scale - 1 / Math.sqrt(size)) < 1e-6 ? ` = 1 / √${size}` : "";
@@ -51,22 +51,22 @@ function stages(source, i, { products, scaled, scores, less, exps, sum, weights,
   const terms = (j) => source.query[i].map((value, n) => `${written(value)}·${written(source.key[j][n])}`).join(" + ");
   const ask = `The query q${name} asks; every token offers a key k.`;
   const agree = "How well do they agree? Multiply number by number, and add up.";
-  const times = `Times ${number(source.scale)}${root}, so that long vectors do not make softmax too sure.`;
-  const hide = "What may not be seen gets −∞; where the model has a bias of the places, it is added.";
-  const power = "e to the power of each: all are above 0, and what is greater stands out.";
-  const safe = less ? " The greatest score is taken away first, which changes no weight." : "";
+  const times = `Times ${number(source.scale)}${root}, so that softmax does not saturate for long vectors.`;
+  const hide = "Masked positions get −∞; a bias of the model is added.";
+  const power = "e to the power of each score: all are positive, and the largest stand out.";
+  const safe = less ? " The largest score is subtracted first, which changes no weight." : "";
   const share = `Each divided by their sum, ${number(sum)}: weights from 0 to 1 that sum to 1.`;
-  const exponent = above(less ? "score − greatest" : "score");
-  const lack = output ? "" : " The values are not kept.";
+  const exponent = above(less ? "score − largest" : "score");
+  const lack = output ? "" : " The record has no values.";
   const add = `Each value times its weight, added up: the output b${name}.${lack}`;
   return [
-    { name: "query and keys", says: [...(source.inputs ? inputs : []), ask] },
-    { name: "q·k", column: ["q·k"], values: products, terms: size <= MOST_TERMS ? terms : null, says: [agree] },
-    { name: "scale", column: ["score"], values: scaled, says: [times] },
-    source.added ? { name: "mask", column: ["masked"], values: scores, says: [hide] } : null,
-    { name: "exponential", column: ["e", exponent], values: exps, says: [power + safe] },
-    { name: "softmax", column: ["weight"], values: weights, bars: true, says: [share] },
-    { name: "weighted sum", column: output && ["value"], output, says: [add] },
+    { name: "query and keys", explanation: [...(source.inputs ? inputs : []), ask] },
+    { name: "q·k", column: ["q·k"], values: products, terms: size <= MOST_TERMS ? terms : null, explanation: [agree] },
+    { name: "scale", column: ["score"], values: scaled, explanation: [times] },
+    source.added ? { name: "mask", column: ["masked"], values: scores, explanation: [hide] } : null,
+    { name: "exponential", column: ["e", exponent], values: exps, explanation: [power + safe] },
+    { name: "softmax", column: ["weight"], values: weights, bars: true, explanation: [share] },
+    { name: "weighted sum", column: output && ["value"], output, explanation: [add] },
   ].filter(Boolean);
 }
 
@@ -75,29 +75,29 @@ class StepByStep {
     Object.assign(this, { data, state, set });
     this.step = 0;
     this.query = null;
-    this.isTaught = !data.layers.some((layer) => layer.steps);
+    this.isWorkedExample = !data.layers.some((layer) => layer.steps);
     [this.title, this.chooser, this.switcher] = [el("h3", {}), el("span", {}), el("span", {})];
     const controls = el("div", { class: "controls" }, this.title, this.chooser, this.switcher);
     this.walk = el("ol", { class: "walk" });
-    this.said = el("p", { class: "said", "aria-live": "polite" });
+    this.explanation = el("p", { class: "explanation", "aria-live": "polite" });
     this.table = el("div", { class: "scroll" });
-    this.element = el("div", { class: "steps" }, controls, this.walk, this.said, this.table);
+    this.element = el("div", { class: "steps" }, controls, this.walk, this.explanation, this.table);
   }
 
   async update() {
     const { data, state } = this;
     const [layer, example] = [data.layers[state.layer], state.example];
-    const kept = await data.part("steps", example, layer);
+    const inputs = await data.part("steps", example, layer);
     if (layer !== data.layers[state.layer] || example !== state.example) return; // chosen in the meantime
-    this.own = kept && this.ofModel(layer, kept);
-    if (state.picked?.side === "query" && !this.isTaught) {
+    this.own = inputs && this.ofModel(layer, inputs);
+    if (state.picked?.side === "query" && !this.isWorkedExample) {
       this.query = Math.max(0, state.units(layer)[0].starts[state.picked.unit] - layer.first);
     }
     this.switcher.replaceChildren(this.switch());
     this.begin();
   }
 
-  // The model's own vectors, of the head that is chosen, or of the first.
+  // The model's own vectors, of the chosen head or the first.
   ofModel(layer, { query, key, added }) {
     const head = this.state.head ?? 0;
     const [queries, keys] = layer.of.map((text) => this.data.units(text, this.state.example, false));
@@ -108,9 +108,9 @@ class StepByStep {
     return { name, ...of, value: null, scale, first: layer.first, labels, index: () => "" };
   }
 
-  // Choose whose numbers, and which query.
+  // Choose the source of the numbers, and the query.
   begin() {
-    this.source = this.isTaught || !this.own ? taught() : this.own;
+    this.source = this.isWorkedExample || !this.own ? workedExample() : this.own;
     const last = this.source.query.length - 1;
     this.query = Math.min(this.query ?? (this.source.inputs ? 0 : last), last);
     const name = (i) => `${this.source.labels[0][i]}${this.source.inputs ? "" : ` ${this.source.first + i}`}`;
@@ -126,12 +126,12 @@ class StepByStep {
 
   switch() {
     if (!this.own) {
-      const why = "The model's own numbers need watch(model, keep_inputs=True) and a short text.";
+      const why = "The model's own numbers need watch(model, keep_inputs=True), a dot-product score and at most 64 tokens.";
       return el("p", { class: "faint" }, why);
     }
-    const kinds = [["model", "the model"], ["taught", "a small example"]]; // prettier-ignore
-    return segments("numbers of", kinds, this.isTaught ? "taught" : "model", (kind) => {
-      Object.assign(this, { isTaught: kind === "taught", query: null });
+    const kinds = [["model", "the model"], ["example", "a small example"]]; // prettier-ignore
+    return segments("numbers of", kinds, this.isWorkedExample ? "example" : "model", (kind) => {
+      Object.assign(this, { isWorkedExample: kind === "example", query: null });
       this.begin();
     });
   }
@@ -145,7 +145,7 @@ class StepByStep {
     const buttons = steps.map(({ name }, i) => this.button(`${i + 1} ${name}`, i, steps.length));
     this.walk.replaceChildren(...buttons.map((button) => el("li", {}, button)));
     if (hasFocus) buttons[this.step].focus();
-    this.said.replaceChildren(...steps[this.step].says);
+    this.explanation.replaceChildren(...steps[this.step].explanation);
     this.table.replaceChildren(...this.rows(steps.slice(0, this.step + 1)));
   }
 
@@ -179,12 +179,12 @@ class StepByStep {
       const label = el("th", { scope: "row" }, el("bdi", {}, source.labels[1][j]));
       return el("tr", {}, label, el("td", {}, vector(key)), ...columns.map((step) => this.cell(step, j, now(step))));
     });
-    const said = (name, values) => el("p", { class: "asked" }, `${name} = `, vector(values));
+    const line = (name, values) => el("p", { class: "equation" }, `${name} = `, vector(values));
     return [
-      ...(source.inputs || []).map((input, i) => said(`a${below(i + 1)}`, input)),
-      said(`q${source.index(query)}`, source.query[query]),
+      ...(source.inputs || []).map((input, i) => line(`a${below(i + 1)}`, input)),
+      line(`q${source.index(query)}`, source.query[query]),
       el("table", {}, el("thead", {}, el("tr", {}, ...heads, ...more)), el("tbody", {}, ...body)),
-      ...(last.output ? [said(`b${source.index(query)}`, last.output)] : []),
+      ...(last.output ? [line(`b${source.index(query)}`, last.output)] : []),
     ];
   }
 
@@ -197,7 +197,7 @@ class StepByStep {
   }
 }
 
-// A vector as its numbers, or where they are many as a strip of colours, from negative over nothing to positive.
+// A vector as its numbers, or a long one as a strip of colours, from negative through zero to positive.
 function vector(values) {
   if (values.length <= MOST_NUMBERS) return el("span", { class: "vector" }, `(${values.map(written).join(", ")})`);
   const most = Math.max(...values.map(Math.abs)) || 1;

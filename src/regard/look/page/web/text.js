@@ -1,11 +1,11 @@
-// A text to pick from: where a token looks, shaded, and who looks at it, underlined; both as lists, too.
+// A text to pick tokens from: what the picked one looks at is shaded, what looks at it underlined; both also as lists.
 
 const LISTED = 8;
-const LIGHT_LINK = 0.1; // the scale of shades ends here at least: what is lighter never looks heavy
-const BLOCK = 400; // tokens after which the next end of a line begins a block of its own, drawn only when it is near
+const LIGHT_LINK = 0.1; // the least end of the scale of shades, so that light links never look heavy
+const BLOCK = 400; // tokens after which the next line end begins a new block, drawn only when it is near
 const LONGEST_BLOCK = 1600;
 
-// One text: its units as spans, one of them active, and a strip that shows where in a long text things are.
+// One text: its units as spans, one of them active, and a strip with the marks of a long text.
 class Passage {
   constructor(prefix, name, pick) {
     this.prefix = prefix;
@@ -61,7 +61,7 @@ class Passage {
     return span;
   }
 
-  // Paint units: {shade} as a share of the scale, {line} for who looks at it; the picked one gets a frame.
+  // Paint units: {shade} as a share of the scale, {line} for links to the picked unit, which gets a frame.
   paint(marks, picked, dark) {
     for (const span of this.painted) span.removeAttribute("style");
     this.list.querySelectorAll("[aria-selected=true]").forEach((span) => span.removeAttribute("aria-selected"));
@@ -137,7 +137,7 @@ class Passage {
       (event.offsetY / this.strip.clientHeight) * this.scroll.scrollHeight - this.scroll.clientHeight / 2;
   }
 
-  // Arrows pick the next token, or the one above or below; Enter picks the active one; Escape lets go.
+  // Arrows pick the next token, or the one above or below; Enter picks the active one; Escape unpicks.
   key(event) {
     const { active } = this;
     const forward = getComputedStyle(this.spans[active].parentElement).direction === "rtl" ? -1 : 1;
@@ -160,7 +160,7 @@ class Passage {
     if (unit !== null) this.show(unit);
   }
 
-  // The unit in the next or the last line that stands nearest.
+  // The nearest unit in the next or the previous line.
   beyond(step) {
     const here = this.spans[this.active].getBoundingClientRect();
     let best = this.active;
@@ -213,29 +213,29 @@ class Text {
     if (isCross) this.keys.write(keys);
     const heads = state.head === null ? [...layer.heads.keys()] : [state.head];
     const picked = state.picked && { ...state.picked, units: state.picked.side === "query" ? queries : keys };
-    this.tell(
+    this.render(
       { layer, heads, queries, keys, isCross, links, perToken },
       picked?.unit < picked?.units.count ? picked : null,
     );
   }
 
-  // In one text the token picked both looks and is looked at; of two texts it stands in one.
-  tell(seen, picked) {
-    const { layer, heads, queries, keys, isCross, links } = seen;
+  // In one text the picked token has links both ways; of two texts it belongs to one.
+  render(shown, picked) {
+    const { layer, heads, queries, keys, isCross, links } = shown;
     const [looks, isLookedAt] = ["query", "key"].map((side) => picked !== null && (!isCross || picked.side === side));
     const out = looks && links ? looksAt(links, layer, heads, picked.unit, queries, keys) : [];
     const back = isLookedAt && links ? lookedAtBy(links, layer, heads, picked.unit, queries, keys) : [];
-    const received = this.received(seen);
+    const received = this.received(shown);
     const marks = this.marks(isCross, out, back, picked ? null : received);
     this.queries.paint(marks.query, looks ? picked.unit : null, this.state.dark);
     if (isCross) this.keys.paint(marks.key, isLookedAt ? picked.unit : null, this.state.dark);
-    this.describe(seen, picked, received);
+    this.describe(shown, picked, received);
     this.fill(this.out, "Looks at", looks ? out : null, "key", keys, isCross);
     this.fill(this.back, "Is looked at by", isLookedAt ? back : null, "query", queries, isCross);
     this.live.textContent = picked ? this.words(picked, looks && out, isLookedAt && back, queries, keys) : "";
   }
 
-  // What is painted on which unit of the two texts, or of the one that is both.
+  // The marks of the units of both texts, or of the one that is both.
   marks(isCross, out, back, received) {
     const query = new Map();
     const key = isCross ? new Map() : query;
@@ -248,7 +248,7 @@ class Text {
     return { query, key };
   }
 
-  // The share of all weight that each unit receives, null where nobody asked for it.
+  // The share of all weight that each unit receives, null if it was not asked for.
   received({ perToken, layer, heads, keys }) {
     if (!perToken?.received) return null;
     const ofTokens = new Map();
@@ -271,9 +271,9 @@ class Text {
     if (side === "query" && perToken?.entropy) {
       const own = Array.from({ length: units.size(unit) }, (_, i) => units.starts[unit] + i - layer.first);
       const found = heads.flatMap((head) => own.map((i) => (i < 0 ? NaN : perToken.entropy[head * layer.queries + i])));
-      const told = found.filter((value) => !Number.isNaN(value));
-      const entropy = told.reduce((a, b) => a + b, 0) / told.length;
-      if (told.length) facts.push(`Entropy ${number(entropy)} nats, as even over ${number(Math.exp(entropy))} tokens.`);
+      const known = found.filter((value) => !Number.isNaN(value));
+      const entropy = known.reduce((a, b) => a + b, 0) / known.length;
+      if (known.length) facts.push(`Entropy ${number(entropy)} nats, as even over ${number(Math.exp(entropy))} tokens.`);
     }
     if (received && (side === "key" || !isCross))
       facts.push(`Receives ${percent(received.get(unit) || 0)} of all weight.`);
@@ -304,20 +304,20 @@ class Text {
       return el("li", {}, button);
     });
     const lighter = found.length - LISTED;
-    const rest = found.length ? `and ${grouped(lighter)} lighter` : "no link is heavy enough to be kept";
+    const rest = found.length ? `and ${grouped(lighter)} lighter` : "no link is heavy enough to be recorded";
     const more = lighter > 0 || !found.length ? [el("p", { class: "faint" }, rest)] : [];
     list.replaceChildren(el("h3", { class: kind }, title), el("ol", {}, ...rows), ...more);
   }
 
-  // What is picked, for those who do not see it.
+  // The picked token in words, for screen readers.
   words({ units, unit }, out, back, queries, keys) {
-    const told = (found, of) => {
+    const listed = (found, of) => {
       const some = found.slice(0, 3).map(([other, weight]) => `${of.label(other)} ${other} ${percent(weight)}`);
-      return some.join(", ") || "nothing that was kept";
+      return some.join(", ") || "nothing that was recorded";
     };
     const parts = [`${units.label(unit)}, token ${unit}`];
-    if (out) parts.push(`looks at ${told(out, keys)}`);
-    if (back) parts.push(`is looked at by ${told(back, queries)}`);
+    if (out) parts.push(`looks at ${listed(out, keys)}`);
+    if (back) parts.push(`is looked at by ${listed(back, queries)}`);
     return `${parts.join("; ")}.`;
   }
 }
