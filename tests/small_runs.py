@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from regard.data.pairs import Example, Pairs, Units
-from regard.models import Config, RecurrentConfig, TransformerConfig
+from regard.data.pairs import Pair, Pairs
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.tasks.seq2seq import Seq2SeqRun
 from regard.training import Outcome, TrainingModule, TrainingSettings, fit, record_provenance
 
@@ -27,7 +27,12 @@ def backwards(count: int = 20, seed: int = 0, alphabet: str = "abcdef") -> Pairs
     words: dict[str, None] = {}
     while len(words) < count:
         words["".join(drawn.choice(alphabet) for _ in range(drawn.randint(2, 6)))] = None
-    return Pairs([Example(tuple(w), tuple(w[::-1])) for w in words], Units("chars"), Units("chars"), "backwards")
+    return Pairs(
+        [Pair(tuple(w), tuple(w[::-1])) for w in words],
+        SeparatorTokenizer("chars"),
+        SeparatorTokenizer("chars"),
+        "backwards",
+    )
 
 
 def short_training(**options: Any) -> TrainingSettings:
@@ -49,11 +54,6 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def small(kind: str, **options: Any) -> Config:
-    config = RecurrentConfig if kind == "recurrent" else TransformerConfig
-    return config(0, 0, **{**SMALL[kind], **options})
-
-
 def new_run(
     directory: Path,
     pairs: Pairs,
@@ -63,7 +63,7 @@ def new_run(
     kind: str = "recurrent",
     **options: Any,
 ) -> Seq2SeqRun:
-    run = Seq2SeqRun.new(pairs, small(kind, **options), max_length=20, seed=plan.seed)
+    run = Seq2SeqRun.new(pairs, kind, max_length=20, seed=plan.seed, **{**SMALL[kind], **options})
     record_provenance(run, pairs.examples, plan, data_sources or {})
     run.create(directory)
     return run

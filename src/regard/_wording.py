@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["counted_noun"]
+from collections.abc import Sequence
+
+__all__ = ["counted_noun", "first_few"]
 
 
 def counted_noun(n: int, noun: str) -> str:
@@ -12,3 +14,13 @@ def counted_noun(n: int, noun: str) -> str:
     ('1 line', '1,234 lines')
     """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def first_few(items: Sequence[str], most: int = 5) -> str:
+    """Return the first items as a list in words; those that cannot be seen, or hold a comma, are quoted.
+
+    >>> first_few(["a", " ", "b"]), first_few("abc", most=2)
+    ("a, ' ', b", 'a, b, ...')
+    """
+    visible = (item if item.isprintable() and item.strip() and "," not in item else repr(item) for item in items[:most])
+    return ", ".join([*visible, *["..."] * (len(items) > most)])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.data.labelled_texts import Labelled, LabelledTexts
+from regard.data.labelled_texts import LabelledText, LabelledTexts
 from regard.functional import Observe
 from regard.models.classifier import Classifier, ClassifierConfig, TextBatch
 from regard.tasks.classify import ClassifyRun
@@ -72,11 +72,11 @@ def test_r1_padding_has_no_gradient(config: ClassifierConfig) -> None:
 
 
 def texts(*labels: str, name: str = "train") -> LabelledTexts:
-    return LabelledTexts([Labelled(("a", "text"), label) for label in labels], "words", ("text", "label"), name)
+    return LabelledTexts([LabelledText(("a", "text"), label) for label in labels], "words", ("text", "label"), name)
 
 
 def test_x4_labels_are_sorted_and_saved(tmp_path: Path) -> None:
-    run = ClassifyRun.new(texts("b", "ä", "a", "B", "b"), CONFIGS["none"], max_length=9, seed=0)
+    run = ClassifyRun.new(texts("b", "ä", "a", "B", "b"), embed_dim=9, max_length=9, **SMALL)
     run.create(tmp_path)
     assert json.loads((tmp_path / "labels.json").read_text(encoding="utf-8")) == ["B", "a", "b", "ä"]
     assert ClassifyRun.load(tmp_path, trained=False).labels == run.labels == ("B", "a", "b", "ä")
@@ -84,18 +84,18 @@ def test_x4_labels_are_sorted_and_saved(tmp_path: Path) -> None:
 
 def test_x4_a_label_seen_only_in_dev_counts_as_an_error_with_one_warning() -> None:
     train, dev = texts("x", "y"), texts("x", "z", "y", "w", "z", name="dev.tsv")
-    run = ClassifyRun.new(train, CONFIGS["none"], max_length=9, seed=0)
+    run = ClassifyRun.new(train, embed_dim=9, max_length=9, **SMALL)
     with torch.no_grad():
         run.model.output.weight.zero_()
         run.model.output.bias.copy_(torch.tensor([1.0, 0.0]))  # x, whatever comes
-    assert run.unseen(dev) == ["dev.tsv: 2 labels that training never saw, they count as errors: w, z"]
-    assert run.unseen(train) == []
+    assert run.unseen_notes(dev.examples) == ["2 labels that training never saw, counted as errors: w, z"]
+    assert run.unseen_notes(train.examples) == []
     assert run.score(dev.examples).values["accuracy"] == 1 / 5
     assert run.score(train.examples).values["accuracy"] == 1 / 2
 
 
 def test_x4_a_label_that_training_never_saw_is_no_target() -> None:
-    run = ClassifyRun.new(texts("x", "y"), CONFIGS["none"], max_length=9, seed=0)
+    run = ClassifyRun.new(texts("x", "y"), embed_dim=9, max_length=9, **SMALL)
     run.model.eval()
     known, both = (run.collate(run.encode(texts(*labels).examples)) for labels in (["x"], ["x", "z"]))
     (one, n), (other, m) = run.loss(known, 0.1), run.loss(both, 0.1)
@@ -106,11 +106,10 @@ def test_x4_a_label_that_training_never_saw_is_no_target() -> None:
 # What a run derives from its data: vocabulary, labels, ids, a batch and its loss, as JSON in ASCII.
 DERIVED = """
 import json, sys
-from regard.models.classifier import ClassifierConfig
 from regard.tasks.classify import ClassifyRun
 from regard.data.labelled_texts import read_labelled
 split = read_labelled(sys.argv[1])
-run = ClassifyRun.new(split, ClassifierConfig(0, 0, embed_dim=8), max_length=9, seed=3)
+run = ClassifyRun.new(split, embed_dim=8, max_length=9, seed=3)
 encoded = run.encode(split.examples)
 batch = run.collate(encoded)
 loss, _ = run.loss(batch, 0.1)

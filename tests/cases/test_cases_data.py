@@ -11,41 +11,41 @@ from pathlib import Path
 import pytest
 
 from regard._symbols import UNK
-from regard.data.batches import encode
-from regard.data.pairs import Example, Pairs, Units, read_pairs, read_sources, unseen_notes
+from regard.data.pairs import Pair, read_pairs, read_sources
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError
 from regard.tasks.metrics import score_units
+from regard.tasks.seq2seq import Seq2SeqRun
 
-CHARS = Units("chars")
+CHARS, WORDS = SeparatorTokenizer("chars"), SeparatorTokenizer("words")
 
 # What a run derives from its data: vocabulary, ids, parts and batches, as JSON in ASCII.
 DERIVED = """
 import json, sys
-from regard.data.batches import TokenBudgetSampler, encode
+from regard.data.batches import TokenBudgetSampler
 from regard.data.pairs import read_pairs
 from regard.data.splits import split_off
-from regard.data.vocabulary import Vocabulary
+from regard.tasks.seq2seq import Seq2SeqRun
 pairs = read_pairs(sys.argv[1])
 train, dev = split_off(pairs, seed=3)
-letters = Vocabulary.from_units({unit for example in train.examples for unit in example.source})
-phones = Vocabulary.from_units({unit for example in train.examples for unit in example.target})
-ids = encode(train.examples, letters, phones)
+run = Seq2SeqRun.new(train, embed_dim=2, hidden_dim=2)
+ids = run.encode(train.examples)
 sampler = TokenBudgetSampler([len(e.source) for e in ids], [len(e.target) for e in ids], tokens=40, seed=3)
-print(json.dumps([pairs.notes, dev.examples, letters.to_json(), phones.to_json(), ids, list(sampler)]))
+print(json.dumps([pairs.notes, dev.examples, run.source.to_json(), run.target.to_json(), ids, list(sampler)]))
 """
 
 
 # The same of columns with features, in a normal form and in subwords, and of lines that ask for answers.
 DERIVED_WITH_FEATURES = """
 import json, sys
-from regard.data.pairs import cut, learn_units, read_sources, vocabularies
-from regard.data.pair_rows import read_texts
-texts = read_texts(sys.argv[1], normal="nfd")
-units = learn_units(texts, "subword", "subword", size=60, shared=True)
-pairs = cut(texts, *units)
-sources = list(read_sources(sys.argv[2], units[0], pairs.columns, "nfd"))
-files = [units[0].to_json(), *(vocabulary.to_json() for vocabulary in vocabularies(pairs, shared=True))]
+from regard.data.pairs import learn_tokenizers, read_sources, split_into_units, vocabularies
+from regard.data.pair_rows import read_pair_rows
+rows = read_pair_rows(sys.argv[1], unicode_form="nfd")
+tokenizers = learn_tokenizers(rows, "subword", "subword", size=60, shared=True)
+pairs = split_into_units(rows, *tokenizers)
+sources = list(read_sources(sys.argv[2], tokenizers[0], pairs.columns, "nfd"))
+files = [tokenizers[0].to_json(), *(vocabulary.to_json() for vocabulary in vocabularies(pairs, shared=True))]
 print(json.dumps([pairs.columns, pairs.examples, sources, files]))
 """
 
@@ -104,26 +104,26 @@ def test_x2_features_and_subwords_are_the_same_from_windows_and_in_any_locale(tm
     assert not {"\ufeff", "\r"} & set(json.dumps(with_c, ensure_ascii=False))
 
 
-@pytest.mark.parametrize("normal", ["none", "nfd"])
-def test_x2_a_cp1252_byte_is_placed_in_columns_and_in_lines_that_ask(tmp_path: Path, normal: str) -> None:
+@pytest.mark.parametrize("form", ["none", "nfd"])
+def test_x2_a_cp1252_byte_is_placed_in_columns_and_in_lines_that_ask(tmp_path: Path, form: str) -> None:
     path = tmp_path / "latin.tsv"
     path.write_bytes("a\tN;PL\tb\ncafé\tN;PL\tK\n".encode("cp1252"))
     where = r"latin.tsv:2: .*byte 0xe9 at offset 3 of the line.*iconv -f CP1252 -t UTF-8"
     with pytest.raises(DataError, match=where):
-        read_pairs(path, CHARS, CHARS, columns=("source", "features", "target"), normal=normal)
+        read_pairs(path, CHARS, CHARS, columns=("source", "features", "target"), unicode_form=form)
     path.write_bytes("a\tN;PL\ncafé\tN;PL\n".encode("cp1252"))
     with pytest.raises(DataError, match=where):
-        list(read_sources(path, CHARS, ("source", "features", "target"), normal))
+        list(read_sources(path, CHARS, ("source", "features", "target"), form))
 
 
 def test_x4_a_label_seen_only_in_dev_counts_as_an_error_with_one_warning() -> None:
     words, labels = Vocabulary.from_units(["a", "dog", "runs"]), Vocabulary.from_units(["DET", "NOUN"])
-    dev = [Example(("a", "dog"), ("DET", "NOUN")), Example(("a", "dog"), ("DET", "PROPN"))] * 2
-    assert [example.target[-1] for example in encode(dev, words, labels)] == [5, UNK, 5, UNK]
-    (warning,) = unseen_notes(Pairs(dev, Units("words"), Units("words"), "dev.tsv"), words, labels)
-    assert warning == "dev.tsv: 1 target unit that training never saw, they count as errors: PROPN"
+    run = Seq2SeqRun(None, words, labels, WORDS, WORDS, 9, 1.0)
+    dev = [Pair(("a", "dog"), ("DET", "NOUN")), Pair(("a", "dog"), ("DET", "PROPN"))] * 2
+    assert [example.target[-1] for example in run.encode(dev)] == [5, UNK, 5, UNK]
+    assert run.unseen_notes(dev) == ["1 target unit that training never saw, counted as errors: PROPN"]
     # No output of a model decodes to the label, so each of them is an error.
-    best = [labels.decode(example.target) for example in encode(dev, words, labels)]
+    best = [labels.decode(example.target) for example in run.encode(dev)]
     assert score_units(best, [example.target for example in dev]).values["exact"] == 0.5
 
 

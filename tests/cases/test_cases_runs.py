@@ -14,7 +14,8 @@ import torch
 from safetensors import safe_open
 
 from regard.data.batches import TokenBudgetSampler
-from regard.data.pairs import Units, read_pairs
+from regard.data.pairs import read_pairs
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.tasks.seq2seq import Seq2SeqRun
 from regard.training import fit
 from small_runs import at_update, backwards, new_run, rows, short_training, silent
@@ -39,7 +40,7 @@ def test_t2_two_epochs_equal_one_then_a_new_process_and_one_more(
 ) -> None:
     data = tmp_path / "data.tsv"
     data.write_text("".join(f"{''.join(a)}\t{''.join(b)}\n" for a, b in backwards(30).examples), encoding="utf-8")
-    pairs = read_pairs(data, Units("chars"), Units("chars"))
+    pairs = read_pairs(data, SeparatorTokenizer("chars"), SeparatorTokenizer("chars"))
     # Scored once, at the end, so that the weights kept are the last ones
     plan = short_training(epochs=2, evaluations=1, batch_tokens=60, warmup=5)
     facts = {"data": str(data), "dev": str(data), "test": None, "stress": False}

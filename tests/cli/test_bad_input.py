@@ -57,8 +57,12 @@ def copy(trained: Path, tmp_path: Path) -> Path:
         (GOOD + "bad\t \n", 21, "found an empty target"),
         (GOOD.encode() + b"b\xe4d\tB A D\n", 21, "expected UTF-8, found byte 0xe4 at offset 1 .*; convert .* iconv"),
         (GOOD.encode("utf-16"), 1, "expected UTF-8, found UTF-16; convert the file: iconv"),
-        (gzip.compress(GOOD.encode())[:-20], None, "gzip data .* damaged"),
-        ("ab\tA B\n" * 3, None, "at least two different inputs, .* found 1; add examples, or give others with --dev"),
+        (gzip.compress(GOOD.encode())[:-20], None, "intact gzip data .* found damage"),
+        (
+            "ab\tA B\n" * 3,
+            None,
+            "at least two different inputs, .* found 1; add examples, or name a file of others with --dev",
+        ),
         ("ab\tA B", None, "at least two different inputs"),
         ("a" * 300 + "\tA\n", 1, "at most 200 units a side, found none .*; raise --max-length"),
     ],
@@ -124,7 +128,7 @@ def test_duplicates_contradictions_and_long_lines_are_counted(
     assert ended.code == 0
     assert f"{path}: 23 pairs; 2 duplicates, 1 source with more than one target\n" in ended.out
     assert "2 pairs of more than 200 units left out (first: line 24); --max-length raises the limit" in ended.out
-    assert re.search(r"\d of 23 examples set apart to choose the best model \(no --dev\)", ended.out)
+    assert re.search(r"\d of 23 examples held out to choose the best model \(no --dev\)", ended.out)
 
 
 def test_one_example_trains_when_another_file_chooses(
@@ -218,7 +222,7 @@ def test_a_text_without_units_is_said_before_anything_is_drawn(
     regard: Command,
 ) -> None:
     ended = regard("look", trained, "bad", text, "", "--out", tmp_path / "a.png")
-    assert ended.error == "expected texts with at least one unit (in chars), got ''"
+    assert ended.error == "expected at least one unit in each text (characters), got ''"
     assert ended.out == ""
     assert not (tmp_path / "a.png").exists()
 
@@ -394,7 +398,7 @@ def test_a_signal_while_data_are_read(
     regard: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stop_in(monkeypatch, reading, "_sides", number)
+    stop_in(monkeypatch, reading, "_cells", number)
     ended = regard("train", write(GOOD), "--out", tmp_path / "run", *QUICK)
     assert ended == (130, "", "regard: interrupted\n")
     assert not (tmp_path / "run").exists()

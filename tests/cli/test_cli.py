@@ -19,7 +19,8 @@ import pytest
 from commands import MODEL, QUICK, Command, spelt, start, table
 from regard import __version__
 from regard.data import cmudict
-from regard.data.pairs import Example, Pairs, Units
+from regard.data.pairs import Pair, Pairs
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.models import TransformerConfig
 from regard.tasks.seq2seq import Seq2SeqRun
 from small_runs import at_update
@@ -112,9 +113,9 @@ def test_train_says_what_it_does_and_makes_a_run(data: Path, tmp_path: Path, reg
     said = ended.out
     for line in (
         f"{data}: 40 pairs",
-        f"{data}: source in chars, target in words (guessed)",
-        f"{data}: 4 of 40 examples set apart to choose the best model (no --dev)",
-        f"{test}: 1 target unit that training never saw, they count as errors: E",
+        f"{data}: source: characters; target: units separated by spaces, such as words or phones (guessed)",
+        f"{data}: 4 of 40 examples held out to choose the best model (no --dev)",
+        f"{test}: 1 target unit that training never saw, counted as errors: E",
         "training for 1 epoch: 36 pairs, 0.02 M parameters, vocabularies 8 and 8",
         f"best model in {run}: dev exact ",
         f"test ({test}, beam 5): exact ",
@@ -196,8 +197,11 @@ def test_train_without_data_is_english_pronunciation(
 
     def load(*, stress: bool) -> tuple[Pairs, ...]:
         asked.append(stress)
-        examples = [Example(tuple(word), tuple(phones.split())) for word, phones in spelt(12)]
-        return tuple(Pairs(part, Units("chars"), Units("words"), "CMU") for part in (examples, examples, examples[:3]))
+        examples = [Pair(tuple(word), tuple(phones.split())) for word, phones in spelt(12)]
+        return tuple(
+            Pairs(part, SeparatorTokenizer("chars"), SeparatorTokenizer("words"), "CMU")
+            for part in (examples, examples, examples[:3])
+        )
 
     monkeypatch.setattr(cmudict, "load", load)
     monkeypatch.chdir(tmp_path)
@@ -273,7 +277,7 @@ def test_options_about_data_need_data(option: str, regard: Command) -> None:
         (["--max-length", "0"], "max_length"),
         (["--patience", "0"], "patience"),
         (["--warmup", "-1"], "warmup"),
-        (["--source-units", "letters"], "'chars', 'words' or a separator"),
+        (["--source-units", "letters"], "'chars', 'words', 'subword' .* or a separator"),
     ],
 )
 def test_numbers_out_of_range_are_refused_before_anything_is_written(
@@ -441,7 +445,10 @@ main()
     assert [json.loads(line)["source"] for line in lines] == ["bad", "b\u2028d", "", "Ä日"]
     assert '"Ä日"' in lines[3]
     assert modules == ""
-    assert ended.stderr.decode() == "regard: 3 units in 2 lines that training never saw, read as unknown\n"
+    assert (
+        ended.stderr.decode()
+        == "regard: 3 units in 2 lines that training never saw, read as unknown: '\\u2028', Ä, 日\n"
+    )
 
 
 # Evaluate
@@ -468,7 +475,7 @@ def test_evaluate_counts(trained: Path, tmp_path: Path, regard: Command) -> None
     assert "0.00 % to 100.00 %" in ended.out
     assert ended.err.splitlines() == [
         f"regard: {pairs}: 4 pairs",
-        f"regard: {pairs}: 1 target unit that training never saw, they count as errors: E",
+        f"regard: {pairs}: 1 target unit that training never saw, counted as errors: E",
     ]
     found = json.loads(regard("evaluate", trained, pairs, "--json", "--beam", "1").out)
     intervals = found.pop("intervals")
@@ -500,7 +507,7 @@ def test_look_takes_what_training_never_saw(trained: Path, tmp_path: Path, regar
     ended = regard("look", trained, "日本語", "bäd", "--out", tmp_path / "a.png")
     assert ended.code == 0
     assert [line.split("\t")[0] for line in ended.out.splitlines()[:2]] == ["日本語", "bäd"]
-    assert "regard: 4 units in 2 lines that training never saw, read as unknown\n" in ended.err
+    assert "regard: 4 units in 2 lines that training never saw, read as unknown: 日, 本, 語, ä\n" in ended.err
 
 
 def test_look_needs_attention(data: Path, tmp_path: Path, regard: Command) -> None:

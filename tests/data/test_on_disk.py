@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader
 
 from commands import Command, spelt
 from regard.data import on_disk
-from regard.data.batches import Encoded
 from regard.data.on_disk import DiskSequence, disk_store
 from regard.data.storage import store
 from regard.errors import DataError, RunError
+from regard.tasks.seq2seq import Encoded
 from regard.training import trainer
 from small_runs import full_disk
 
@@ -39,7 +39,7 @@ examples = st.lists(
 LITTLE = """
 import random, sys
 from pathlib import Path
-from regard.data.batches import Encoded
+from regard.tasks.seq2seq import Encoded
 from regard.data.on_disk import DiskSequence
 
 def held():

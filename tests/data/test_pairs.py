@@ -16,26 +16,25 @@ from hypothesis import strategies as st
 
 from regard.data.lines import read_lines
 from regard.data.pair_columns import compose
-from regard.data.pair_rows import read_texts
+from regard.data.pair_rows import read_pair_rows
 from regard.data.pairs import (
-    Example,
+    Pair,
     Pairs,
-    Units,
-    cut,
-    guess_units,
-    learn_units,
+    learn_tokenizers,
     read_pairs,
     read_sources,
     source_text,
+    split_into_units,
     split_source,
-    unseen_notes,
     vocabularies,
 )
 from regard.data.splits import split_off
+from regard.data.tokenizer import SeparatorTokenizer, Tokenizer, guess_tokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ArgumentError, DataError
+from regard.tasks.seq2seq import Seq2SeqRun
 
-CHARS, WORDS = Units("chars"), Units("words")
+CHARS, WORDS = SeparatorTokenizer("chars"), SeparatorTokenizer("words")
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the benchmark data is not at {SHARED}")
 
@@ -55,8 +54,12 @@ def write(tmp_path: Path):
     return write
 
 
+def run_with(source: Vocabulary, target: Vocabulary, tokenizer: Tokenizer = CHARS) -> Seq2SeqRun:
+    return Seq2SeqRun(None, source, target, tokenizer, tokenizer, 9, 1.0)
+
+
 def texts(pairs: Pairs) -> list[tuple[str, str]]:
-    return [(pairs.source_units.join(e.source), pairs.target_units.join(e.target)) for e in pairs.examples]
+    return [(pairs.source_tokenizer.join(e.source), pairs.target_tokenizer.join(e.target)) for e in pairs.examples]
 
 
 # Units
@@ -74,7 +77,7 @@ def test_chars_join_what_they_split(line: str) -> None:
 
 @given(st.data(), st.sampled_from(["words", "|", " ", "##", "-+-", "é", "x"]))
 def test_separated_units_split_what_they_join(data: st.DataObject, name: str) -> None:
-    units = Units(name)
+    units = SeparatorTokenizer(name)
     free = st.text(st.characters(exclude_characters=units.separator), min_size=1)
     wanted = data.draw(st.lists(free))
     assert units.split(units.join(wanted)) == wanted
@@ -82,7 +85,7 @@ def test_separated_units_split_what_they_join(data: st.DataObject, name: str) ->
 
 @pytest.mark.parametrize("name", ["words", "|"])
 def test_separators_in_a_row_and_at_the_ends_make_no_units(name: str) -> None:
-    units = Units(name)
+    units = SeparatorTokenizer(name)
     assert units.split("|a||b|".replace("|", units.separator)) == ["a", "b"]
 
 
@@ -92,8 +95,8 @@ def test_words_end_at_spaces_alone() -> None:
 
 @pytest.mark.parametrize("name", ["", "\t", "a\n", "\r", "char", "Words", "characters"])
 def test_a_separator_that_cannot_be_meant_is_refused(name: str) -> None:
-    with pytest.raises(ArgumentError, match="'chars', 'words' or a separator"):
-        Units(name)
+    with pytest.raises(ArgumentError, match=r"'chars', 'words', 'subword' .* or a separator"):
+        SeparatorTokenizer(name)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_a_separator_that_cannot_be_meant_is_refused(name: str) -> None:
     ],
 )
 def test_guess(lines: list[str], units: str) -> None:
-    assert guess_units(lines) == Units(units)
+    assert guess_tokenizer(lines) == SeparatorTokenizer(units)
 
 
 # Files that are right
@@ -142,7 +145,7 @@ def test_gzip_is_known_by_its_content(write, name: str, zipped: bool) -> None:
 
 def test_a_lone_quote_is_a_unit(write) -> None:
     pairs = read_pairs(write('"a\tA\nb\t\'B"\n'), CHARS, CHARS)
-    assert pairs.examples == [Example(('"', "a"), ("A",)), Example(("b",), ("'", "B", '"'))]
+    assert pairs.examples == [Pair(('"', "a"), ("A",)), Pair(("b",), ("'", "B", '"'))]
 
 
 @pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c", "\x1e"])
@@ -209,20 +212,23 @@ def test_long_lines_are_left_out_and_counted(write) -> None:
 def test_a_guess_is_said(write) -> None:
     path = write("cat\tK AE T\ndog\tD AO G\n")
     guessed = read_pairs(path)
-    assert (guessed.source_units, guessed.target_units) == (CHARS, WORDS)
-    assert guessed.notes[1:] == [f"{path}: source in chars, target in words (guessed)"]
-    assert read_pairs(path, CHARS).notes[1:] == [f"{path}: target in words (guessed)"]
+    assert (guessed.source_tokenizer, guessed.target_tokenizer) == (CHARS, WORDS)
+    assert guessed.notes[1:] == [
+        f"{path}: source: characters; target: units separated by spaces, such as words or phones (guessed)"
+    ]
+    assert read_pairs(path, CHARS).notes[1:] == [
+        f"{path}: target: units separated by spaces, such as words or phones (guessed)"
+    ]
     assert read_pairs(path, CHARS, WORDS).notes[1:] == []
 
 
 def test_units_that_training_never_saw_are_named() -> None:
-    letters, phones = Vocabulary.from_units("ab"), Vocabulary.from_units("AB")
-    dev = Pairs([Example(tuple("acdefgh"), ("A", "\u200b")), Example(("c", " "), ("C",))], CHARS, WORDS, "dev.tsv")
-    assert unseen_notes(dev, letters, phones) == [
-        "dev.tsv: 7 source units that training never saw, read as unknown: ' ' c d e f ...",
-        "dev.tsv: 2 target units that training never saw, they count as errors: C '\\u200b'",
+    run = run_with(Vocabulary.from_units("ab"), Vocabulary.from_units("AB"))
+    assert run.unseen_notes([Pair(tuple("acdefgh"), ("A", "\u200b")), Pair(("c", " "), ("C",))]) == [
+        "7 source units that training never saw, read as unknown: ' ', c, d, e, f, ...",
+        "2 target units that training never saw, counted as errors: C, '\\u200b'",
     ]
-    assert unseen_notes(Pairs([Example(("a",), ("A",))], CHARS, WORDS, "dev.tsv"), letters, phones) == []
+    assert run.unseen_notes([Pair(("a",), ("A",))]) == []
 
 
 # What is refused
@@ -241,12 +247,12 @@ REFUSED = {
     "cut in a character": ("a\té".encode()[:-1], ":1", "byte 0xc3 at offset 2 of the line"),
     "a surrogate": (b"a\t\xed\xa0\x80\n", ":1", "byte 0xed at offset 2 of the line"),
     "UTF-16": ("a\tA\n".encode("utf-16"), ":1", "found UTF-16; convert the file: iconv -f UTF-16 -t UTF-8"),
-    "gzip, cut": (gzip.compress(b"a\tA\n" * 9)[:-9], ":0", "it is damaged"),
-    "gzip, flipped": (gzip.compress(b"a\tA\n", mtime=0)[:-5] + b"\0\0\0\0\0", "", "it is damaged"),
-    "gzip, header only": (b"\x1f\x8b", ":0", "it is damaged"),
+    "gzip, cut": (gzip.compress(b"a\tA\n" * 9)[:-9], ":0", "found damage"),
+    "gzip, flipped": (gzip.compress(b"a\tA\n", mtime=0)[:-5] + b"\0\0\0\0\0", "", "found damage"),
+    "gzip, header only": (b"\x1f\x8b", ":0", "found damage"),
     "too long": (b"a" * 201 + b"\tA\n", ":1", "at most 200 units a side, found none (1 longer); raise --max-length"),
     "long, without TAB": (b"a" * 100_000, ":1", f"found no TAB in '{'a' * 37}...'"),
-    "only separators": (b"a\t||\n", ":1", "the target holds nothing but separators; fill it in or delete the line"),
+    "only separators": (b"a\t||\n", ":1", "found only separators in the target; fill it in or delete the line"),
 }
 
 
@@ -255,7 +261,7 @@ def test_a_fault_is_said_in_one_line_with_place_and_remedy(write, kind: str) -> 
     content, line, message = REFUSED[kind]
     path = write(content)
     with pytest.raises(DataError) as caught:
-        read_pairs(path, CHARS, Units("|"))
+        read_pairs(path, CHARS, SeparatorTokenizer("|"))
     said = str(caught.value)
     assert said.startswith(f"{path}{line}")
     assert message in said
@@ -323,17 +329,17 @@ def test_an_empty_file_has_no_lines(write) -> None:
 # Splitting off
 
 examples = st.lists(
-    st.builds(Example, st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(tuple), st.just(("A",))), min_size=1
+    st.builds(Pair, st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(tuple), st.just(("A",))), min_size=1
 )
 some = examples.filter(lambda drawn: len({example.source for example in drawn}) > 1)
 
 
-def of(drawn: list[Example]) -> Pairs:
+def of(drawn: list[Pair]) -> Pairs:
     return Pairs(drawn, CHARS, WORDS, "data.tsv", ["data.tsv: read"])
 
 
 @given(some, st.floats(0.01, 0.99), st.integers(1, 9), st.integers(0, 99), st.randoms())
-def test_split_off_parts_the_sources(drawn: list[Example], fraction: float, at_most: int, seed: int, random) -> None:
+def test_split_off_parts_the_sources(drawn: list[Pair], fraction: float, at_most: int, seed: int, random) -> None:
     train, dev = split_off(of(drawn), fraction=fraction, at_most=at_most, seed=seed)
     assert sorted(train.examples + dev.examples) == sorted(drawn)
     assert train.examples
@@ -346,30 +352,30 @@ def test_split_off_parts_the_sources(drawn: list[Example], fraction: float, at_m
 
 
 def test_split_off_says_what_it_did_and_follows_the_seed() -> None:
-    pairs = of([Example((str(n),), ("A",)) for n in range(50)])
+    pairs = of([Pair((str(n),), ("A",)) for n in range(50)])
     train, dev = split_off(pairs)
     assert (len(train), len(dev)) == (45, 5)
-    said = "data.tsv: 5 of 50 examples set apart to choose the best model (no --dev)"
+    said = "data.tsv: 5 of 50 examples held out to choose the best model (no --dev)"
     assert (train.notes, dev.notes) == (["data.tsv: read", said], [])
     assert pairs.notes == ["data.tsv: read"]
     assert split_off(pairs, seed=1)[1].examples != dev.examples
 
 
 def test_split_off_leaves_a_source_to_train_on() -> None:
-    train, dev = split_off(of([Example(("a",), ("A",)), Example(("b",), ("B",))]), fraction=0.99)
+    train, dev = split_off(of([Pair(("a",), ("A",)), Pair(("b",), ("B",))]), fraction=0.99)
     assert (len(train), len(dev)) == (1, 1)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_source_cannot_be_split(count: int) -> None:
     with pytest.raises(DataError, match=r"^data.tsv: expected at least two different inputs.*found 1; .*--dev$"):
-        split_off(of([Example(("a",), (str(n),)) for n in range(count)]))
+        split_off(of([Pair(("a",), (str(n),)) for n in range(count)]))
 
 
 @pytest.mark.parametrize("options", [{"fraction": 0.0}, {"fraction": 1.0}, {"at_most": 0}])
 def test_split_off_checks_its_options(options: dict[str, float]) -> None:
     with pytest.raises(ArgumentError, match="fraction between 0 and 1"):
-        split_off(of([Example(("a",), ("A",)), Example(("b",), ("B",))]), **options)
+        split_off(of([Pair(("a",), ("A",)), Pair(("b",), ("B",))]), **options)
 
 
 # Real data
@@ -388,7 +394,7 @@ def test_split_off_checks_its_options(options: dict[str, float]) -> None:
 def test_pronunciation_data_is_read_as_it_is_meant(file: str, count: int, source: str) -> None:
     pairs = read_pairs(SHARED / "sigmorphon2021_g2p" / file)
     assert len(pairs) == count
-    assert (pairs.source_units.name, pairs.target_units.name) == (source, "words")
+    assert (pairs.source_tokenizer.name, pairs.target_tokenizer.name) == (source, "words")
     with gzip.open(SHARED / "sigmorphon2021_g2p" / file, "rt", encoding="utf-8", newline="\n") as lines:
         assert [f"{source}\t{target}\n" for source, target in texts(pairs)] == list(lines)
 
@@ -421,10 +427,10 @@ INFLECTED = "go\tV;PST\twent\nsee\tV;PST\tsaw\ngo\tV;PRS\tgoes\n"
 def test_features_are_units_before_the_source_that_no_text_can_spell(write) -> None:
     pairs = read_pairs(write(INFLECTED), CHARS, CHARS)
     assert pairs.columns == ("source", "features", "target")
-    assert pairs.examples[0] == Example(("\tV", "\tPST", "g", "o"), tuple("went"))
+    assert pairs.examples[0] == Pair(("\tV", "\tPST", "g", "o"), tuple("went"))
     (summary, guessed) = pairs.notes
     assert summary.endswith(": 3 pairs")
-    assert guessed == f"{pairs.name}: read as SOURCE TAB FEATURES TAB TARGET (guessed)"
+    assert guessed == f"{pairs.name}: columns: SOURCE TAB FEATURES TAB TARGET (guessed)"
 
 
 @pytest.mark.parametrize(
@@ -439,7 +445,7 @@ def test_features_are_units_before_the_source_that_no_text_can_spell(write) -> N
 def test_columns_may_stand_in_any_order(write, columns: tuple[str, ...], line: str) -> None:
     path = write("\ufeff" + "\r\n".join([line] * 3))
     pairs = read_pairs(path, CHARS, CHARS, columns=columns)
-    assert set(pairs.examples) == {Example(("\tV", "\tPST", "g", "o"), tuple("went"))}
+    assert set(pairs.examples) == {Pair(("\tV", "\tPST", "g", "o"), tuple("went"))}
     assert pairs.notes == [f"{path}: 3 pairs; 2 duplicates"]
     if len(columns) == 3:
         assert read_pairs(path, CHARS, CHARS).columns == columns
@@ -533,45 +539,45 @@ def test_columns_that_make_no_pairs_are_refused(write, columns: tuple[str, ...])
 def test_both_sides_are_read_in_the_normal_form(tmp_path_factory, drawn, normal: str) -> None:
     path = tmp_path_factory.getbasetemp() / "normal.tsv"
     path.write_bytes("".join(f"x{source}\tx{target}\n" for source, target in drawn).encode())
-    pairs = read_pairs(path, CHARS, CHARS, normal=normal)
+    pairs = read_pairs(path, CHARS, CHARS, unicode_form=normal)
     form = normal.upper()
     assert texts(pairs) == [
         (unicodedata.normalize(form, "x" + source), unicodedata.normalize(form, "x" + target))
         for source, target in drawn
     ]
-    assert pairs.normal == normal
+    assert pairs.unicode_form == normal
 
 
 def test_decomposed_answers_are_composed_again(write) -> None:
     path = write("한글\tha n\u0303\n")
-    decomposed = read_pairs(path, CHARS, WORDS, normal="nfd")
-    assert decomposed.examples == [Example(tuple("\u1112\u1161\u11ab\u1100\u1173\u11af"), ("ha", "n\u0303"))]
+    decomposed = read_pairs(path, CHARS, WORDS, unicode_form="nfd")
+    assert decomposed.examples == [Pair(tuple("\u1112\u1161\u11ab\u1100\u1173\u11af"), ("ha", "n\u0303"))]
     assert compose("".join(decomposed.examples[0].source), "nfd") == "한글"
     assert compose("n\u0303", "none") == "n\u0303"
-    assert split_source("한", CHARS, normal="nfd") == ["\u1112", "\u1161", "\u11ab"]
-    with pytest.raises(ArgumentError, match="normal: expected 'none', 'nfc' or 'nfd', got 'nfkc'"):
-        read_pairs(path, normal="nfkc")
+    assert split_source("한", CHARS, unicode_form="nfd") == ["\u1112", "\u1161", "\u11ab"]
+    with pytest.raises(ArgumentError, match="expected a Unicode form 'none', 'nfc' or 'nfd', got 'nfkc'"):
+        read_pairs(path, unicode_form="nfkc")
 
 
 # Subwords
 
 
 def test_subwords_are_learnt_from_the_texts_of_their_side(write) -> None:
-    found = read_texts(write("ab ab ab\txy xy\nab\txy xy\n"))
-    source, target = learn_units(found, "subword", "subword", size=9)
+    found = read_pair_rows(write("ab ab ab\txy xy\nab\txy xy\n"))
+    source, target = learn_tokenizers(found, "subword", "subword", size=9)
     assert (source.units, target.units) == ((" ", " a", " ab", "a", "b"), (" ", " x", " xy", "x", "y"))
-    one, other = learn_units(found, "subword", "subword", size=9, shared=True)
+    one, other = learn_tokenizers(found, "subword", "subword", size=9, shared=True)
     assert one is other
     assert one.units == (" ", " a", " ab", " x", " xy", "a", "b", "x", "y")
-    assert learn_units(found, "chars", "subword", size=9) == (CHARS, target)
-    assert learn_units(found, None, "words", size=9) == (None, WORDS)
+    assert learn_tokenizers(found, "chars", "subword", size=9) == (CHARS, target)
+    assert learn_tokenizers(found, None, "words", size=9) == (None, WORDS)
 
 
 def test_a_vocabulary_has_all_that_subwords_can_be_cut_into(write) -> None:
-    found = read_texts(write("ab\tV;X\txy\n" * 3), columns=("source", "features", "target"))
-    units = learn_units(found, "subword", "subword", size=5)
-    pairs = cut(found, *units)
-    assert pairs.examples[0] == Example(("\tV", "\tX", " ab"), (" xy",))
+    found = read_pair_rows(write("ab\tV;X\txy\n" * 3), columns=("source", "features", "target"))
+    units = learn_tokenizers(found, "subword", "subword", size=5)
+    pairs = split_into_units(found, *units)
+    assert pairs.examples[0] == Pair(("\tV", "\tX", " ab"), (" xy",))
     source, target = vocabularies(pairs)
     assert (source.units, target.units) == (("\tV", "\tX", *units[0].units), units[1].units)
     one, other = vocabularies(pairs, shared=True)
@@ -582,10 +588,11 @@ def test_a_vocabulary_has_all_that_subwords_can_be_cut_into(write) -> None:
 
 
 def test_pairs_in_subwords_say_what_was_never_seen(write) -> None:
-    found = read_texts(write("ab ab\tab\n"))
-    units, _ = learn_units(found, "subword", "subword", size=9, shared=True)
-    vocabulary, _ = vocabularies(cut(found, units, units), shared=True)
-    assert unseen_notes(read_pairs(write("ab!\ta?\n"), units, units), vocabulary, vocabulary) == [
-        f"{found.name}: 1 source unit that training never saw, read as unknown: !",
-        f"{found.name}: 1 target unit that training never saw, they count as errors: ?",
+    found = read_pair_rows(write("ab ab\tab\n"))
+    units, _ = learn_tokenizers(found, "subword", "subword", size=9, shared=True)
+    vocabulary, _ = vocabularies(split_into_units(found, units, units), shared=True)
+    run = run_with(vocabulary, vocabulary, units)
+    assert run.unseen_notes(read_pairs(write("ab!\ta?\n"), units, units).examples) == [
+        "1 source unit that training never saw, read as unknown: !",
+        "1 target unit that training never saw, counted as errors: ?",
     ]

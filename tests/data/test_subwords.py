@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard._symbols import UNK
-from regard.data.subwords import Subwords
+from regard.data.subwords import SubwordTokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ArgumentError, RunError
 
@@ -21,7 +21,7 @@ TEXTS = ["low lower lowest", "newer wider new, newest!", "Ça va? ça va.", "猫
 line = st.text(
     st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"]) | st.sampled_from("  \u2581\u0301")
 )
-SUBWORDS = Subwords.from_texts(TEXTS, 45)
+SUBWORDS = SubwordTokenizer.from_texts(TEXTS, 45)
 
 
 @given(line)
@@ -34,7 +34,7 @@ def test_what_is_split_is_joined_again_whatever_it_holds(text: str) -> None:
 @given(st.lists(line, min_size=1), st.integers(0, 40))
 def test_texts_to_learn_from_are_made_of_units(texts: list[str], merges: int) -> None:
     characters = set("".join(texts)) | {" "}
-    subwords = Subwords.from_texts(texts, len(characters) + merges)
+    subwords = SubwordTokenizer.from_texts(texts, len(characters) + merges)
     assert len(subwords.units) <= len(characters) + merges
     assert characters - {" "} <= set(subwords.units)
     for text in texts:
@@ -51,20 +51,20 @@ def test_an_unseen_character_is_unknown_by_itself(text: str) -> None:
 
 
 def test_no_unit_crosses_from_a_word_to_another_or_to_punctuation() -> None:
-    subwords = Subwords.from_texts(["the end, the end, the end."] * 7, 99)
+    subwords = SubwordTokenizer.from_texts(["the end, the end, the end."] * 7, 99)
     assert subwords.split("the end, the end.") == [" the", " end", ",", " the", " end", "."]
     assert subwords.split("the  end") == [" the", " ", " end"]
 
 
 def test_a_word_is_the_same_wherever_it_stands() -> None:
-    subwords = Subwords.from_texts(["end end end"], 9)
+    subwords = SubwordTokenizer.from_texts(["end end end"], 9)
     assert subwords.split("end end") == [" end", " end"]
     assert subwords.split("") == []
     assert subwords.join([]) == ""
 
 
 def test_frequent_words_stay_whole_and_rare_ones_fall_apart() -> None:
-    subwords = Subwords.from_texts(["often often often often seldom"], 20)
+    subwords = SubwordTokenizer.from_texts(["often often often often seldom"], 20)
     assert subwords.split("often") == [" often"]
     assert len(subwords.split("seldom")) > 1
 
@@ -72,15 +72,15 @@ def test_frequent_words_stay_whole_and_rare_ones_fall_apart() -> None:
 @given(st.randoms())
 def test_the_order_of_the_texts_has_no_say(random) -> None:
     random.shuffle(again := list(TEXTS))
-    assert Subwords.from_texts(again, 45).to_json() == SUBWORDS.to_json()
+    assert SubwordTokenizer.from_texts(again, 45).to_json() == SUBWORDS.to_json()
 
 
 @pytest.mark.parametrize("environment", [{"PYTHONHASHSEED": "1"}, {"RAYON_NUM_THREADS": "3", "LC_ALL": "C"}])
 def test_equal_texts_give_equal_files(environment: dict[str, str]) -> None:
     texts = [f"w{n * n % 97}o{n % 7} r{n % 11}d{n % 5}." for n in range(300)]
     code = (
-        "import json, sys\nfrom regard.data.subwords import Subwords\n"
-        "sys.stdout.buffer.write(Subwords.from_texts(json.load(sys.stdin), 150).to_json().encode())"
+        "import json, sys\nfrom regard.data.subwords import SubwordTokenizer\n"
+        "sys.stdout.buffer.write(SubwordTokenizer.from_texts(json.load(sys.stdin), 150).to_json().encode())"
     )
     child = subprocess.run(
         [sys.executable, "-c", code],
@@ -90,12 +90,12 @@ def test_equal_texts_give_equal_files(environment: dict[str, str]) -> None:
         check=True,
         timeout=60,
     )
-    assert child.stdout.decode("utf-8") == Subwords.from_texts(texts, 150).to_json()
+    assert child.stdout.decode("utf-8") == SubwordTokenizer.from_texts(texts, 150).to_json()
 
 
 @given(line)
 def test_json_keeps_all(text: str) -> None:
-    again = Subwords.from_json(SUBWORDS.to_json())
+    again = SubwordTokenizer.from_json(SUBWORDS.to_json())
     assert again == SUBWORDS
     assert hash(again) == hash(SUBWORDS)
     assert again.units == SUBWORDS.units
@@ -103,16 +103,19 @@ def test_json_keeps_all(text: str) -> None:
 
 
 def test_others_are_not_equal() -> None:
-    assert Subwords.from_texts(TEXTS, 44) != SUBWORDS
+    assert SubwordTokenizer.from_texts(TEXTS, 44) != SUBWORDS
     assert SUBWORDS != "subword"
 
 
 def test_room_for_the_characters_is_needed() -> None:
-    with pytest.raises(ArgumentError, match=r"room for the 4 different characters .*, got a size of 3; give more"):
-        Subwords.from_texts(["abc"], 3)
-    assert Subwords.from_texts(["abc"], 4).units == (" ", "a", "b", "c")
+    with pytest.raises(
+        ArgumentError,
+        match="expected at least 4 subwords, one for each character of the texts, got 3; raise --subwords",
+    ):
+        SubwordTokenizer.from_texts(["abc"], 3)
+    assert SubwordTokenizer.from_texts(["abc"], 4).units == (" ", "a", "b", "c")
     with pytest.raises(ArgumentError, match="at least 1, got -3"):
-        Subwords.from_texts(["abcd"], -3)
+        SubwordTokenizer.from_texts(["abcd"], -3)
 
 
 def unknown_of_their_own(text: str) -> str:
@@ -134,6 +137,6 @@ def unknown_of_their_own(text: str) -> str:
     ],
 )
 def test_a_damaged_file_is_said(damage: Callable[[str], str]) -> None:
-    with pytest.raises(RunError, match=r"the subwords are .*restore the file, or train again") as caught:
-        Subwords.from_json(damage(SUBWORDS.to_json()))
+    with pytest.raises(RunError, match=r"subwords .*restore the file, or train again") as caught:
+        SubwordTokenizer.from_json(damage(SUBWORDS.to_json()))
     assert "\n" not in str(caught.value)

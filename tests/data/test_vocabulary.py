@@ -41,7 +41,11 @@ def test_json_keeps_every_id(seen: list[str]) -> None:
 @given(units, units)
 def test_unseen_counts_what_becomes_unk(seen: list[str], text: list[str]) -> None:
     vocabulary = Vocabulary.from_units(seen)
-    assert vocabulary.unseen(text) == vocabulary.encode(text).count(UNK) == sum(unit not in seen for unit in text)
+    assert (
+        len(vocabulary.unseen_units(text))
+        == vocabulary.encode(text).count(UNK)
+        == sum(unit not in seen for unit in text)
+    )
 
 
 def test_the_symbols_of_the_model_cannot_be_written_in_data() -> None:

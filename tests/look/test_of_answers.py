@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.pairs import Units
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.errors import ArgumentError
 from regard.look import Alignment, grid
 from regard.look.pictures.of_answers import head_grids, means, weights_of
 from regard.tasks.seq2seq import Answer, Prediction
 
-RUN = SimpleNamespace(source_units=Units("chars"))
+RUN = SimpleNamespace(source_tokenizer=SeparatorTokenizer("chars"))
 
 
 def answer(weights: torch.Tensor | None, *, finished: bool = True) -> Answer:

@@ -13,7 +13,7 @@ from regard.errors import ArgumentError
 from regard.look import save
 from regard.look.pictures.layout import COLOURS, INK, PAPER
 from regard.look.pictures.shaded_text import shaded_texts
-from regard.tasks.classify import Answer
+from regard.tasks.classify import Classification
 
 TEXTS = {
     "short": ["fine", "!"],
@@ -25,9 +25,9 @@ TEXTS = {
 }
 
 
-def answer(units: list[str], label: str = "good", weights: torch.Tensor | None = None) -> Answer:
+def answer(units: list[str], label: str = "good", weights: torch.Tensor | None = None) -> Classification:
     weights = torch.softmax(torch.arange(2.0 * len(units)).view(2, -1).sin(), -1) if weights is None else weights
-    return Answer(units, label, {"bad": 0.25, label: 0.75}, weights)
+    return Classification(units, label, {"bad": 0.25, label: 0.75}, weights)
 
 
 def words(figure: Figure) -> list[str]:
@@ -86,7 +86,7 @@ def test_texts_stand_below_each_other_and_break_into_lines() -> None:
 
 
 def test_what_was_not_looked_at_is_left_out_or_refused() -> None:
-    blank = Answer([], "", {})
+    blank = Classification([], "", {})
     assert len(words(shaded_texts([blank, answer(["a"])]))) == 2
     with pytest.raises(ArgumentError, match="expected answers with weights, got none; predict"):
         shaded_texts([blank])

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from commands import spelt
 from packaged import MINILM, folder_of
 from regard import Observe, causal, watch
-from regard.data.pairs import Example, Pairs, Units
+from regard.data.pairs import Pair, Pairs
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.look import Layer, WatchRecord
 from regard.look.local_models import LocalModel
 from regard.look.runs import watch_answer
@@ -31,8 +32,8 @@ PERIOD = 11
 
 
 def spelling() -> Pairs:
-    examples = [Example(tuple(word), tuple(sounds.split())) for word, sounds in spelt(300)]
-    return Pairs(examples, Units("chars"), Units("words"), "spelt")
+    examples = [Pair(tuple(word), tuple(sounds.split())) for word, sounds in spelt(300)]
+    return Pairs(examples, SeparatorTokenizer("chars"), SeparatorTokenizer("words"), "spelt")
 
 
 def aligned(run: Seq2SeqRun) -> dict[tuple[str, int], list[list[int]]]:

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from regard._symbols import UNK
-from regard.data.labelled_texts import Labelled, LabelledTexts
+from regard.data.labelled_texts import LabelledText, LabelledTexts
 from regard.errors import DataError, RunError
-from regard.models.classifier import ClassifierConfig
 from regard.tasks import classify
-from regard.tasks.classify import ClassifyRun, spelling
+from regard.tasks.classify import ClassifyRun, word_features
 from regard.training import TrainingSettings, fit, record_provenance
 from small_runs import silent
 
@@ -28,7 +27,7 @@ ENCODERS = {
 }
 
 
-def films(count: int, seed: int) -> list[Labelled]:
+def films(count: int, seed: int) -> list[LabelledText]:
     """Texts in which one word decides."""
     drawn = random.Random(seed)
     examples = []
@@ -36,17 +35,17 @@ def films(count: int, seed: int) -> list[Labelled]:
         words = drawn.choices(["the", "film", "was", "a", "story", "of", "it", "and"], k=drawn.randint(2, 9))
         deciding = drawn.choice(sorted(DECIDING))
         words.insert(drawn.randrange(len(words) + 1), deciding)
-        examples.append(Labelled(tuple(words), DECIDING[deciding]))
+        examples.append(LabelledText(tuple(words), DECIDING[deciding]))
     return examples
 
 
-def split(examples: list[Labelled], **options: object) -> LabelledTexts:
+def split(examples: list[LabelledText], **options: object) -> LabelledTexts:
     return LabelledTexts(examples, **{"units": "words", "columns": ("text", "label"), "name": "films", **options})
 
 
-def new(examples: list[Labelled], **options: object) -> ClassifyRun:
+def new(examples: list[LabelledText], **options: object) -> ClassifyRun:
     sizes = {"embed_dim": 14, "heads": 2, "dropout": 0.1, "word_dropout": 0.0, "gram_size": 101, "pair_size": 103}
-    return ClassifyRun.new(split(examples), ClassifierConfig(0, 0, **{**sizes, **options}), max_length=11, seed=0)
+    return ClassifyRun.new(split(examples), max_length=11, **{**sizes, **options})
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +113,14 @@ def test_texts_are_read_as_they_are_needed(trained: ClassifyRun) -> None:
 def test_what_is_odd_of_a_text_is_told(trained: ClassifyRun) -> None:
     plain, unseen, long = trained.predict(["A film!", "a zzz qqq lovely film", "a " * 12 + "lovely"])
     assert plain.units == ["A", "film", "!"]
-    assert (plain.unseen, plain.cut) == (1, False)
-    assert (unseen.unseen, unseen.label) == (2, "good")
+    assert (plain.unseen, plain.cut) == (["!"], False)
+    assert (unseen.unseen, unseen.label) == (["zzz", "qqq"], "good")
     assert (len(long.units), long.cut) == (11, True)
 
 
 def test_ids_and_batches() -> None:
     run = new(films(30, 0))
-    first, second = run.encode([Labelled(("A", "zzz", "a"), "bad"), Labelled(("film",), "none")])
+    first, second = run.encode([LabelledText(("A", "zzz", "a"), "bad"), LabelledText(("film",), "none")])
     assert first.words[1] == UNK
     assert first.words[0] == first.words[2]  # in lower case
     assert (first.label, second.label) == (0, -1)
@@ -130,13 +129,13 @@ def test_ids_and_batches() -> None:
     assert batch.texts.words.tolist() == [list(first.words), [*second.words, 0, 0]]
     assert (batch.texts.lengths.tolist(), batch.labels.tolist()) == ([3, 1], [0, -1])
     spelt = [[g for g in batch.texts.grams[form].tolist() if g] for form in batch.texts.forms[0]]
-    assert spelt == [list(spelling(unit, 101)) for unit in ("A", "zzz", "a")]
+    assert spelt == [list(word_features(unit, 101)) for unit in ("A", "zzz", "a")]
     assert len(batch.texts.grams) == 4  # each form once, and two of "a"
 
 
 def test_spellings_are_ids_of_the_table() -> None:
     for unit in ("a", "é", "猫", "x" * 1000, "\ud800", "İ"):
-        ids = spelling(unit, 7)
+        ids = word_features(unit, 7)
         assert 2 <= len(ids) <= 41
         assert set(ids) <= set(range(1, 7))
 
@@ -160,10 +159,14 @@ def test_a_run_comes_back_as_it_was(trained: ClassifyRun, tmp_path: Path) -> Non
     ("name", "change", "message"),
     [
         ("config.json", lambda config: config["model"].update(kind="tagger"), "expected the kind classifier"),
-        ("config.json", lambda config: config["model"].update(word_size=5), "not as many as config.json says"),
+        (
+            "config.json",
+            lambda config: config["model"].update(word_size=5),
+            "vocabularies differ in size from those of config.json",
+        ),
         ("config.json", lambda config: config.update(units="lines"), "expected units words or chars"),
         ("config.json", lambda config: config.update(max_length=0), "max_length above 0"),
-        ("labels.json", lambda labels: labels.pop(), "not as many as config.json says"),
+        ("labels.json", lambda labels: labels.pop(), "vocabularies differ in size from those of config.json"),
         ("labels.json", lambda labels: labels.reverse(), "sorted JSON list"),
     ],
 )
@@ -178,12 +181,14 @@ def test_a_damaged_run_is_refused(trained: ClassifyRun, name: str, change, messa
 
 
 def test_one_label_is_none() -> None:
-    with pytest.raises(DataError, match=r"^films: expected at least two labels to tell apart, found 'good' alone"):
-        new([Labelled(("a",), "good")] * 3)
+    with pytest.raises(
+        DataError, match=r"^films: expected at least two labels, found only 'good'; add texts with another label"
+    ):
+        new([LabelledText(("a",), "good")] * 3)
 
 
 def test_texts_of_characters(tmp_path: Path) -> None:
-    texts = split([Labelled(tuple("很好看"), "good"), Labelled(tuple("不好看"), "bad")], units="chars")
-    run = ClassifyRun.new(texts, ClassifierConfig(0, 0, embed_dim=8), max_length=9, seed=0)
+    texts = split([LabelledText(tuple("很好看"), "good"), LabelledText(tuple("不好看"), "bad")], units="chars")
+    run = ClassifyRun.new(texts, max_length=9, embed_dim=8)
     (answer,) = run.predict(["好  看"])
     assert answer.units == ["好", " ", "看"]

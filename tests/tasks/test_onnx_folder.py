@@ -158,12 +158,12 @@ def test_an_export_is_replaced_and_other_files_are_not(trained: Path, tmp_path: 
     assert (folder / "encoder.onnx").read_bytes() == b"new"
     assert (folder / "README.md").exists()
     (folder / "mine.txt").touch()
-    assert "folder holds other files (mine.txt" in regard("export", trained, "--out", folder).error
-    assert "folder holds other files (attention.png" in regard("export", trained, "--out", trained).error
+    assert "an earlier export, found other files (mine.txt" in regard("export", trained, "--out", folder).error
+    assert "an earlier export, found other files (attention.png" in regard("export", trained, "--out", trained).error
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "config.json").write_text("mine")
-    assert "folder holds other files (config.json" in regard("export", trained, "--out", alone).error
+    assert "an earlier export, found other files (config.json" in regard("export", trained, "--out", alone).error
     assert "expected a folder, got a file" in regard("export", trained, "--out", alone / "config.json").error
     assert (alone / "config.json").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"folder", "alone"}
@@ -174,7 +174,7 @@ def test_where_one_is_cannot_be_replaced(
     trained: Path, tmp_path: Path, regard: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "you cannot be in it; choose another --out" in regard("export", trained, "--out", ".").error
+    assert "would replace the current folder; choose another --out" in regard("export", trained, "--out", ".").error
 
 
 @pytest.mark.usefixtures("quick")

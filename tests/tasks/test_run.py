@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard._symbols import EOS, UNK
-from regard.data.pairs import Example
+from regard.data.pairs import Pair
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.errors import ArgumentError, RunError
 from regard.models import Hypothesis, beam_search
-from regard.tasks import run as run_module
-from regard.tasks import seq2seq
+from regard.tasks import seq2seq, windows
 from regard.tasks.run import FORMAT
 from regard.tasks.seq2seq import Search, Seq2SeqRun
 from small_runs import backwards, new_run, short_training
@@ -72,7 +72,15 @@ def test_what_is_written_is_read_again(options: dict[str, object], tmp_path: Pat
     first.save_weights(tmp_path / "again")
     second = Seq2SeqRun.load(str(tmp_path / "again"))
     assert not second.model.training
-    for name in ("source", "target", "source_units", "target_units", "max_length", "growth", "training"):
+    for name in (
+        "source",
+        "target",
+        "source_tokenizer",
+        "target_tokenizer",
+        "max_length",
+        "max_length_ratio",
+        "training",
+    ):
         assert getattr(second, name) == getattr(first, name)
     assert second.model.config == first.model.config
     assert second.training["data"] == "ä"
@@ -222,7 +230,7 @@ def test_answers_keep_their_order_over_lengths_and_windows(either: Path, monkeyp
     expected = [answer for line in lines for answer in run.predict([line], search)]
     assert len({prediction.text for answer in expected for prediction in answer.predictions}) > 4
     for window, tokens in ((2048, 4096), (4, 4096), (3, 1), (4, 20)):
-        monkeypatch.setattr(run_module, "_WINDOW", window)
+        monkeypatch.setattr(windows, "_WINDOW", window)
         answers = list(run.predict(lines, replace(search, batch_tokens=tokens)))
         assert [answer.units for answer in answers] == [list(line) for line in lines]
         for answer, alone in zip(answers, expected, strict=True):
@@ -247,7 +255,7 @@ def test_batches_keep_to_their_budget(either: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_lines_are_read_as_they_are_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "_WINDOW", 2)
+    monkeypatch.setattr(windows, "_WINDOW", 2)
 
     def lines() -> Iterator[str]:
         yield "abc"
@@ -260,13 +268,13 @@ def test_lines_are_read_as_they_are_needed(folder: Path, monkeypatch: pytest.Mon
 
 def test_a_blank_line_has_no_predictions(either: Path) -> None:
     for answer in Seq2SeqRun.load(either).predict(["", ""], Search(n_best=3)):
-        assert (answer.predictions, answer.units, answer.unseen, answer.cut) == ([], [], 0, False)
+        assert (answer.predictions, answer.units, answer.unseen, answer.cut) == ([], [], [], False)
 
 
 def test_unseen_units_are_counted_and_answered(either: Path) -> None:
     run = Seq2SeqRun.load(either)
     with_unseen, plain = run.predict(["a猫bé猫", "abc"])
-    assert (with_unseen.unseen, plain.unseen) == (3, 0)
+    assert (with_unseen.unseen, plain.unseen) == (["猫", "é", "猫"], [])
     assert with_unseen.units == ["a", "猫", "b", "é", "猫"]
     assert len(with_unseen.predictions) == 1
     assert run.source.encode("猫") == [UNK]
@@ -287,7 +295,7 @@ def test_an_answer_is_no_longer_than_the_data_give_reason_to(folder: Path) -> No
     for line, answer in zip(["ab", "abcde"], run.predict(["ab", "abcde"]), strict=True):
         (prediction,) = answer.predictions
         assert not prediction.finished
-        assert len(prediction.units) == 10 + len(line) * run.growth
+        assert len(prediction.units) == 10 + len(line) * run.max_length_ratio
 
 
 def test_weights_have_a_row_a_step_and_a_column_a_unit(either: Path) -> None:
@@ -311,7 +319,7 @@ def test_scoring_counts_what_is_right(either: Path) -> None:
     sources = [example.source for example in backwards().examples]
     answers = [answer.predictions[0].units for answer in run.predict_units(sources, Search(beam=1))]
     run.model.train()  # as in the middle of training, whose dropout may not show
-    examples = [Example(source, tuple(units)) for source, units in zip(sources, answers, strict=True)]
+    examples = [Pair(source, tuple(units)) for source, units in zip(sources, answers, strict=True)]
     scores = run.score(examples)
     assert (scores.values["wer_percent"], scores.values["error_rate"], scores.count) == (0.0, 0.0, 20)
     worse = run.score([examples[0]._replace(target=(*examples[0].target, "a")), *examples[1:]])
@@ -322,7 +330,7 @@ def test_scoring_counts_what_is_right(either: Path) -> None:
 def test_the_error_of_units_has_its_name(folder: Path) -> None:
     run = Seq2SeqRun.load(folder)
     assert run.unit_error == "CER"
-    assert replace(run, target_units=seq2seq.Units("words")).unit_error == "PER"
+    assert replace(run, target_tokenizer=SeparatorTokenizer("words")).unit_error == "PER"
 
 
 def test_writing_leaves_nothing_behind(folder: Path) -> None:

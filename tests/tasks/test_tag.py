@@ -15,10 +15,10 @@ import torch
 
 from regard._symbols import EOS, PAD, UNK
 from regard.data import conllu
+from regard.data.tagged_sentences import TaggedSentence, TaggedSentences, read_tagged
 from regard.errors import ArgumentError, DataError, RunError
-from regard.models.tagger import TaggerConfig
 from regard.tasks import tag
-from regard.tasks.tag import Example, Tagged, TagRun, read_tagged
+from regard.tasks.tag import TagRun
 from regard.training import TrainingSettings, fit, record_provenance
 from small_runs import silent
 
@@ -29,12 +29,7 @@ SIZES: dict[str, dict[str, Any]] = {
 every_encoder = pytest.mark.parametrize("encoder", SIZES)
 
 
-def config(encoder: str = "recurrent", **options: Any) -> TaggerConfig:
-    sizes = {"embed_dim": 11, "character_dim": 22, "dropout": 0.1, **SIZES[encoder], **options}
-    return TaggerConfig(0, 0, 0, **sizes)
-
-
-def sentences(number: int, seed: int) -> list[Example]:
+def sentences(number: int, seed: int) -> list[TaggedSentence]:
     """Words that nobody has seen, whose ends tell the tag; "so" has the tag of the others, wherever it stands."""
     drawn = random.Random(seed)
     examples = []
@@ -42,12 +37,13 @@ def sentences(number: int, seed: int) -> list[Example]:
         suffix, label = drawn.choice([("ing", "VERB"), ("ness", "NOUN"), ("ly", "ADV")])
         words = ["".join(drawn.choices("abdeort", k=drawn.randint(2, 4))) + suffix for _ in range(drawn.randint(1, 4))]
         words.insert(drawn.randint(0, len(words)), "so")
-        examples.append(Example(tuple(words), (label,) * len(words)))
+        examples.append(TaggedSentence(tuple(words), (label,) * len(words)))
     return examples
 
 
-def new(examples: list[Example], encoder: str = "recurrent", **options: Any) -> TagRun:
-    return TagRun.new(Tagged(examples, "made up"), config(encoder, **options), column="upos", seed=0)
+def new(examples: list[TaggedSentence], encoder: str = "recurrent", **options: Any) -> TagRun:
+    sizes = {"embed_dim": 11, "character_dim": 22, "dropout": 0.1, **SIZES[encoder], **options}
+    return TagRun.new(TaggedSentences(examples, "made up"), **sizes)
 
 
 @every_encoder
@@ -81,7 +77,7 @@ def test_files_that_do_not_fit_each_other_are_a_damaged_run(tmp_path: Path) -> N
     run.create(tmp_path)
     run.save_weights(tmp_path)
     (tmp_path / "labels.json").write_text('["ADV", "NOUN"]')
-    with pytest.raises(RunError, match=r"words, characters and labels are not as many as config.json says"):
+    with pytest.raises(RunError, match=r"the vocabularies differ in size from those of config.json"):
         TagRun.load(tmp_path)
     (tmp_path / "labels.json").write_text('["NOUN", "ADV", "VERB"]')
     with pytest.raises(RunError, match="sorted JSON list of distinct strings"):
@@ -94,11 +90,11 @@ def test_reading_a_column(tmp_path: Path) -> None:
     rows += [f"{i}\t{w}\t_\t{t}\tX\tNumber={w}\t_\t_\t_\t_" for i, (w, t) in enumerate(["aA", "bB", "cA"], 1)]
     path.write_text("\n".join([*rows, "", "# no words", "", *rows[1:3], ""]))
     split = read_tagged(path)
-    assert split.examples == [Example(("a", "b", "c"), ("A", "B", "A")), Example(("a", "b"), ("A", "B"))]
+    assert split.examples == [TaggedSentence(("a", "b", "c"), ("A", "B", "A")), TaggedSentence(("a", "b"), ("A", "B"))]
     assert split.notes == [f"{path}: 2 sentences, 5 words, 2 tags (upos)"]
     assert read_tagged(path, "Number").examples[0].tags == ("a", "b", "c")
     assert read_tagged(path, "xpos").examples[0].tags == ("X", "X", "X")
-    run = TagRun.new(split, config(), column="Number", seed=0)
+    run = TagRun.new(split, column="Number", embed_dim=11, character_dim=22)
     assert run.read(str(path)).examples == read_tagged(path, "Number").examples
     with pytest.raises(DataError, match=r"a.conllu: expected tags in the column Case, found _ for every word; choose"):
         read_tagged(path, "Case")
@@ -110,10 +106,10 @@ def test_reading_a_column(tmp_path: Path) -> None:
 
 
 def test_ids_of_words_in_lower_case_and_of_characters_as_they_are() -> None:
-    run = new([Example(("The", "the", "The", "Car"), ("B", "B", "B", "A"))])
+    run = new([TaggedSentence(("The", "the", "The", "Car"), ("B", "B", "B", "A"))])
     assert run.words.units == ("the",)  # a word seen once is unknown, so that the unknown word is learned
     assert run.characters.units == ("T", "e", "h")
-    (sentence,) = run.encode([Example(("THE", "car"), ("B", "?"))])
+    (sentence,) = run.encode([TaggedSentence(("THE", "car"), ("B", "?"))])
     assert sentence.words == (4, UNK)
     assert sentence.characters == (4, UNK, UNK, EOS, UNK, UNK, UNK, EOS)
     assert sentence.labels == (1, -1)
@@ -121,8 +117,10 @@ def test_ids_of_words_in_lower_case_and_of_characters_as_they_are() -> None:
 
 
 def test_a_batch_has_each_form_once() -> None:
-    run = new([Example(("aa", "ab", "aa"), ("X", "Y", "X"))] * 2)
-    batch = run.collate(run.encode([Example(("ab",), ("Y",)), Example(("aa", "ab", "aa"), ("X", "Y", "X"))]))
+    run = new([TaggedSentence(("aa", "ab", "aa"), ("X", "Y", "X"))] * 2)
+    batch = run.collate(
+        run.encode([TaggedSentence(("ab",), ("Y",)), TaggedSentence(("aa", "ab", "aa"), ("X", "Y", "X"))])
+    )
     assert batch.words.words.tolist() == [[5, PAD, PAD], [4, 5, 4]]
     assert batch.words.lengths.tolist() == [1, 3]
     assert batch.words.forms.tolist() == [[0, 0, 0], [1, 0, 1]]
@@ -132,15 +130,15 @@ def test_a_batch_has_each_form_once() -> None:
 
 
 def test_a_long_word_is_spelt_by_its_ends() -> None:
-    run = new([Example(("abcdefghijklmnopqrstuvwxyz0123456789",), ("X",))] * 2)
-    (sentence,) = run.encode([Example(("abcdefghijklmno" + "?" * 1000 + "vwxyz0123456789",), ("X",))])
+    run = new([TaggedSentence(("abcdefghijklmnopqrstuvwxyz0123456789",), ("X",))] * 2)
+    (sentence,) = run.encode([TaggedSentence(("abcdefghijklmno" + "?" * 1000 + "vwxyz0123456789",), ("X",))])
     assert sentence.characters == (*run.characters.encode("abcdefghijklmnovwxyz0123456789"), EOS)
 
 
 def test_the_loss_is_the_sum_over_words_that_have_a_label() -> None:
-    run = new([Example(("aa", "ab", "aa"), ("X", "Y", "X"))] * 2)
+    run = new([TaggedSentence(("aa", "ab", "aa"), ("X", "Y", "X"))] * 2)
     run.model.eval()
-    one, other = run.encode([Example(("ab",), ("Y",)), Example(("aa", "ab", "aa"), ("X", "Y", "X"))])
+    one, other = run.encode([TaggedSentence(("ab",), ("Y",)), TaggedSentence(("aa", "ab", "aa"), ("X", "Y", "X"))])
     for smoothing in (0.0, 0.3):
         (loss, targets), *single = (run.loss(run.collate(batch), smoothing) for batch in ([one, other], [one], [other]))
         assert [targets, *(n for _, n in single)] == [4, 1, 3]
@@ -160,7 +158,7 @@ def test_long_sentences_are_tagged_in_pieces_and_none_is_lost(monkeypatch: pytes
     mixed = [*words[:11], (), *words[11:]]
     assert list(run.predict(mixed)) == [*expected[:11], [], *expected[11:]]
     assert [len(tags) for tags in whole] == [len(tags) for tags in expected]
-    encoded = run.encode([Example(w, tuple(t)) for w, t in zip(words, whole, strict=True)])
+    encoded = run.encode([TaggedSentence(w, tuple(t)) for w, t in zip(words, whole, strict=True)])
     assert [len(sentence.words) for sentence in encoded] == [len(piece) for piece in pieces]
 
 
@@ -189,14 +187,14 @@ def test_sentences_are_read_as_they_are_needed() -> None:
 def test_looking_at_a_transformer() -> None:
     run = new(sentences(20, 0), "transformer")
     words = ("so", "bing", "adly")
-    tags, weights = run.look(words)
+    tags, weights = run.predict_with_weights(words)
     assert [tags] == list(run.predict([words]))
     assert weights.shape == (2, 3, 3, 3)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 3))
-    with pytest.raises(ArgumentError, match="from 1 to 512 words, got 0"):
-        run.look([])
+    with pytest.raises(ArgumentError, match="a sentence of 1 to 512 words, got 0"):
+        run.predict_with_weights([])
     with pytest.raises(ArgumentError, match="observe: expected an encoder that attends"):
-        new(sentences(20, 0)).look(words)
+        new(sentences(20, 0)).predict_with_weights(words)
 
 
 def test_a_file_is_tagged_as_it_streams_through(tmp_path: Path) -> None:

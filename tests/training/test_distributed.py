@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from regard.data.batches import TokenBudgetSampler
-from regard.data.pairs import Example
+from regard.data.pairs import Pair
 from regard.errors import RunError
 from regard.tasks.seq2seq import Seq2SeqRun
 from regard.training import TrainingSettings, fit, processes
@@ -69,7 +69,7 @@ def uneven() -> Any:
     """Return short words and one that fills a batch by itself, of which the second of two processes has no share."""
     pairs = backwards(19)
     long = tuple("abcdefabcdefabcdefabcdefabc")
-    pairs.examples.append(Example(long, long[::-1]))
+    pairs.examples.append(Pair(long, long[::-1]))
     return pairs
 
 

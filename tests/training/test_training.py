@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 
 from regard import _files as files
 from regard._symbols import BOS, EOS, PAD
-from regard.data.batches import Batch, TokenBudgetSampler
-from regard.data.pairs import Units
+from regard.data.batches import TokenBudgetSampler
+from regard.data.tokenizer import SeparatorTokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.errors import RegardError, RunError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.tasks.seq2seq import Batch, Seq2SeqRun
 from regard.training import TrainingModule, callbacks, fit, learning_rate
 from regard.training.callbacks import Progress
 from small_runs import at_update, backwards, full_disk, new_run, no_space, rows, short_training, silent, train
@@ -35,7 +35,7 @@ def module(**options: object) -> TrainingModule:
     torch.manual_seed(0)
     model = RecurrentSeq2Seq(RecurrentConfig(9, 9, 4, 6, dropout=0.0))
     letters = Vocabulary.from_units("abcde")
-    run = Seq2SeqRun(model, letters, letters, Units("chars"), Units("chars"), 20, 1.0)
+    run = Seq2SeqRun(model, letters, letters, SeparatorTokenizer("chars"), SeparatorTokenizer("chars"), 20, 1.0)
     return TrainingModule(run, short_training(**options), lambda: 0.5)
 
 

@@ -40,7 +40,7 @@ def evaluate(
     task = TASK_MODULES[opened.task]
     options = checked_options(context, f"a `{opened.task}` run", task.EVALUATE_OPTIONS)
     split = opened.read(file)
-    for text in (*split.notes, *opened.unseen(split)):
+    for text in (*split.notes, *(f"{split.name}: {unseen}" for unseen in opened.unseen_notes(split.examples))):
         note(text)
     scores = task.score(opened, split.examples, options)
     if as_json:

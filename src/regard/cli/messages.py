@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from regard._wording import counted_noun
+from regard._wording import counted_noun, first_few
 
 if TYPE_CHECKING:
     from regard.tasks.seq2seq import Answer
 
-__all__ = ["Tally", "note", "with_progress"]
+__all__ = ["Tally", "UnseenUnits", "note", "with_progress"]
 
 T = TypeVar("T")
 
@@ -40,24 +41,42 @@ def with_progress(items: Iterable[T], noun: str) -> Iterator[T]:
             bar.update(task, description=f"{number:,} {noun}s, {speed:,.0f} per second")
 
 
+class UnseenUnits:
+    """A count of the units of many lines that training never saw."""
+
+    def __init__(self) -> None:
+        self._units: Counter[str] = Counter()
+        self._lines = 0
+
+    def add(self, units: Sequence[str]) -> None:
+        """Add the unseen units of one line."""
+        self._units.update(units)
+        self._lines += bool(units)
+
+    def report(self, effect: str) -> None:
+        """Print how many there are, and the most frequent ones; nothing if there are none."""
+        if self._units:
+            number = f"{counted_noun(self._units.total(), 'unit')} in {counted_noun(self._lines, 'line')}"
+            frequent = first_few([unit for unit, _ in self._units.most_common()])
+            note(f"{number} that training never saw, {effect}: {frequent}")
+
+
 class Tally:
     """Counts over answers: units that training never saw, lines cut short, answers that did not end."""
 
     def __init__(self) -> None:
-        self._units = self._lines = self._cut = self._endless = 0
+        self._unseen = UnseenUnits()
+        self._cut = self._endless = 0
 
     def add(self, answer: Answer) -> None:
         """Count one answer."""
-        self._units += answer.unseen
-        self._lines += answer.unseen > 0
+        self._unseen.add(answer.unseen)
         self._cut += answer.cut
         self._endless += bool(answer.predictions) and not answer.predictions[0].finished
 
     def report(self, max_length: int) -> None:
         """Print a note for each count that is not 0."""
-        if self._units:
-            where = f"in {counted_noun(self._lines, 'line')} that training never saw"
-            note(f"{counted_noun(self._units, 'unit')} {where}, read as unknown")
+        self._unseen.report("read as unknown")
         if self._cut:
             note(f"{counted_noun(self._cut, 'line')} cut to {max_length} units, the most that the model takes")
         if self._endless:

@@ -126,8 +126,9 @@ def _fit(
     from regard.training.trainer import fit
 
     train, dev, test = splits
-    for note in (note for split in (dev, test) if split for note in run.unseen(split)):
-        console.print(note)
+    for split in filter(None, (dev, test)):
+        for note in run.unseen_notes(split.examples):
+            console.print(f"{split.name}: {note}")
     length = f"{settings.minutes:g} min" if settings.epochs is None else counted_noun(settings.epochs, "epoch")
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     task = TASK_MODULES[run.task]

@@ -1,12 +1,12 @@
-"""Sentences of tagged words in, the same file with other tags out.
+"""Files of tagged sentences, CoNLL-U or word TAB tag: read, and written again with other tags.
 
-Two formats, told apart by the first line that holds a word:
+The first line with a word decides the format:
 
-- CoNLL-U, ten columns between TABs. Words only are tagged; ranges (``1-2``), empty nodes (``3.1``) and comments are
-  carried along. Source: https://universaldependencies.org/format.html
-- ``WORD TAB TAG`` lines, or words alone, one a line; a line that begins with ``# `` is a comment.
+- CoNLL-U, ten columns between TABs. Only words are tagged; ranges (``1-2``), empty nodes (``3.1``) and comments are
+  copied. Source: https://universaldependencies.org/format.html
+- ``WORD TAB TAG`` lines, or words alone, one on each line; a line that begins with ``# `` is a comment.
 
-A blank line ends a sentence. A word may hold spaces, NBSP among them: a TAB alone splits.
+A blank line ends a sentence. A word may contain spaces, also NBSP: only TABs separate columns.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from itertools import chain
 from os import PathLike
 
-from regard.data.lines import name_of, read_lines
-from regard.data.pair_rows import shown
+from regard.data.lines import name_of, quoted, read_lines
 from regard.errors import ArgumentError, DataError
 
 __all__ = ["Sentence", "check_column", "read"]
@@ -33,10 +32,10 @@ _FEATURE = re.compile(r"[A-Z0-9][A-Za-z0-9]*(\[[a-z0-9]+\])?")
 
 @dataclass(frozen=True)
 class Sentence:
-    """The lines from the end of the sentence before to the blank line that ends this one, and where its words are.
+    """The lines of a sentence, with comments before it and the blank line that ends it, and its words.
 
-    ``words[i]`` stands in ``lines[places[i]]``, the first line being number ``number`` of the file ``name``. What
-    follows the last sentence of a file, comments or further blank lines, is a sentence without words.
+    ``words[i]`` comes from ``lines[places[i]]``; the first line has the number ``number`` in the file ``name``. Lines
+    after the last sentence of a file, comments or further blank lines, make a sentence without words.
     """
 
     words: tuple[str, ...]
@@ -46,10 +45,10 @@ class Sentence:
     number: int
 
     def tags(self, column: str) -> tuple[str, ...]:
-        """The tags of the words: ``"upos"``, ``"xpos"``, or the value of a feature, ``"_"`` where a word has none.
+        """Return the tags of the words: ``"upos"``, ``"xpos"``, or the value of a feature, ``"_"`` if a word has none.
 
-        In lines of WORD TAB TAG there is one column only, whatever it is called. Raises `DataError` for a word
-        without a tag.
+        In lines of WORD TAB TAG there is only one column, whatever its name. Raises `DataError` for a word without a
+        tag.
         """
         return tuple(self._tag(place, column) for place in self.places)
 
@@ -59,27 +58,27 @@ class Sentence:
         if tag:
             return sys.intern(tag)
         raise DataError(
-            f"expected a tag for each word ({column} of CoNLL-U, or WORD TAB TAG), found none in "
-            f"{shown(self.lines[place])}; add it",
+            f"expected a tag for each word ({column} of CoNLL-U, or WORD TAB TAG), found no tag in "
+            f"{quoted(self.lines[place])}; add one",
             file=self.name,
             line=self.number + place,
         )
 
     def tagged(self, tags: Sequence[str], column: str) -> Iterator[str]:
-        """The lines with these tags in place of those they have, or behind words that have none; all else is kept.
+        """Yield the lines with these tags in place of their own, or added to words without a tag; all else is kept.
 
-        A feature is put where the order of FEATS wants it: sorted, without regard to case; ``"_"`` takes it away.
-        Raises `ArgumentError` when there is not one tag for each word.
+        A feature is inserted in the order of FEATS: sorted, ignoring case; ``"_"`` removes it. Raises `ArgumentError`
+        unless there is one tag for each word.
         """
         if len(tags) != len(self.words):
             raise ArgumentError(f"expected a tag for each of {len(self.words)} words, got {len(tags)}")
-        given = dict(zip(self.places, tags, strict=True))
+        tag_at = dict(zip(self.places, tags, strict=True))
         for place, line in enumerate(self.lines):
-            yield _replace(line, given[place], column) if place in given else line
+            yield _replace(line, tag_at[place], column) if place in tag_at else line
 
 
 def check_column(column: str) -> None:
-    """Refuse what is no column: ``ArgumentError`` unless it is upos, xpos, or could be a feature's name.
+    """Check that a column is upos, xpos, or a possible name of a feature; `ArgumentError` otherwise.
 
     >>> check_column("Number[psor]")
     """
@@ -88,10 +87,10 @@ def check_column(column: str) -> None:
 
 
 def read(path: str | PathLike[str]) -> Iterator[Sentence]:
-    """The sentences of a file, plain or gzip, or of standard input (``"-"``), as they come.
+    """Yield the sentences of a file, plain or gzip, or of standard input (``"-"``).
 
-    All lines of the file are in one of the sentences; line ends and a byte order mark are not kept, see
-    `regard.data.lines.read_lines`. Raises ``DataError`` with file and line for a line that is not of the format.
+    Each line of the file belongs to a sentence; line ends and a byte order mark are removed. Raises `DataError` with
+    file and line for a line in another format.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "words.txt")
@@ -102,14 +101,14 @@ def read(path: str | PathLike[str]) -> Iterator[Sentence]:
     """
     name = name_of(path)
     numbered = enumerate(read_lines(path), start=1)
-    begin: list[tuple[int, str]] = []  # up to the line that tells the format
+    head: list[tuple[int, str]] = []  # up to the line that decides the format
     for number, line in numbered:
-        begin.append((number, line))
+        head.append((number, line))
         if line.strip(" ") and not line.startswith("#"):
             break
-    conllu = bool(begin) and begin[-1][1].count("\t") == _COLUMNS - 1
+    conllu = bool(head) and head[-1][1].count("\t") == _COLUMNS - 1
     block: list[tuple[int, str]] = []
-    for number, line in chain(begin, numbered):
+    for number, line in chain(head, numbered):
         block.append((number, line))
         if not line.strip(" "):
             yield _sentence(block, name, conllu)
@@ -120,42 +119,47 @@ def read(path: str | PathLike[str]) -> Iterator[Sentence]:
 
 def _sentence(block: list[tuple[int, str]], name: str, conllu: bool) -> Sentence:
     words, places = [], []
-    expected = 1
+    number_of_word = 1
     for place, (number, line) in enumerate(block):
         if not line.strip(" ") or line.startswith("#" if conllu else "# "):
             continue
-        fault = _fault(line, expected) if conllu else _simple_fault(line)
+        fault = _fault(line, number_of_word) if conllu else _simple_fault(line)
         if fault:
-            raise DataError(f"expected {fault} in {shown(line)}", file=name, line=number)
+            expected, found, remedy = fault
+            message = f"expected {expected}, found {found} in {quoted(line)}; {remedy}"
+            raise DataError(message, file=name, line=number)
         cells = line.split("\t")
         if not conllu or cells[_ID].isdecimal():
             words.append(sys.intern(cells[_FORM if conllu else 0]))
             places.append(place)
-            expected += 1
+            number_of_word += 1
     return Sentence(tuple(words), tuple(line for _, line in block), tuple(places), name, block[0][0])
 
 
-def _fault(line: str, expected: int) -> str:
-    """What was expected of a line of CoNLL-U, what was found, and what to do; empty when it is right."""
+def _fault(line: str, number: int) -> tuple[str, str, str] | None:
+    """Return what was expected of a line of CoNLL-U, what was found, and what to do; ``None`` for a correct line.
+
+    ``number`` is that of the next word.
+    """
     cells = line.split("\t")
     if len(cells) != _COLUMNS:
-        return f"{_COLUMNS} columns between TABs, found {len(cells)}; put TABs (spaces do not count) between columns,"
+        return f"{_COLUMNS} columns between TABs", str(len(cells)), "put TABs (spaces do not count) between columns"
     if not _IDENTIFIER.fullmatch(cells[_ID]):
-        return f"an ID such as 3, 3-4 or 3.1, found {cells[_ID]!r}; correct it"
-    if cells[_ID].isdecimal() and cells[_ID] != str(expected):
-        return f"word {expected}, found {cells[_ID]}; number the words from 1, with a blank line between sentences,"
+        return "an ID such as 3, 3-4 or 3.1", repr(cells[_ID]), "correct it"
+    if cells[_ID].isdecimal() and cells[_ID] != str(number):
+        return f"word {number}", cells[_ID], "number the words from 1, with a blank line between sentences"
     if not cells[_FORM]:
-        return "a word in column 2, found none; write it"
-    return ""
+        return "a word in column 2", "none", "fill it in"
+    return None
 
 
-def _simple_fault(line: str) -> str:
+def _simple_fault(line: str) -> tuple[str, str, str] | None:
     word, _, rest = line.partition("\t")
     if not word.strip(" "):
-        return "WORD TAB TAG, found no word; write it"
+        return "WORD TAB TAG", "no word", "fill it in"
     if "\t" in rest:
-        return f"WORD TAB TAG, found {line.count(chr(9))} TABs; keep two columns"
-    return ""
+        return "WORD TAB TAG", f"{line.count(chr(9))} TABs", "keep two columns"
+    return None
 
 
 def _tag(cells: list[str], column: str) -> str:
@@ -179,7 +183,7 @@ def _replace(line: str, tag: str, column: str) -> str:
 
 
 def _put(features: str, name: str, value: str) -> str:
-    """FEATS with another value of one feature, which leaves the order of the others as it is.
+    """Return FEATS with another value of one feature; the others keep their order.
 
     >>> _put("Case=Nom|Person=3", "Number", "Sing"), _put("Number=Sing", "Number", "_")
     ('Case=Nom|Number=Sing|Person=3', '_')
@@ -188,7 +192,7 @@ def _put(features: str, name: str, value: str) -> str:
     others = [] if features == _NOTHING else features.split("|")
     place = next((i for i, other in enumerate(others) if other.startswith(f"{name}=")), None)
     if place is None:
-        # As the validator of Universal Dependencies compares
+        # In the order that the validator of Universal Dependencies checks
         place = next((i for i, other in enumerate(others) if other.lower() > feature.lower()), len(others))
     else:
         del others[place]

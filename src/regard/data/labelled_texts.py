@@ -1,10 +1,10 @@
-"""Texts and their labels in, examples of units out.
+"""Texts with labels, read from a file and split into units.
 
-A file is UTF-8, plain or gzip, in one of two formats, told apart by its first line:
+A file is UTF-8, plain or gzip, in one of two formats, of which its first line decides:
 
-- columns between TABs, such as ``text TAB label`` or ``label TAB text``; no quoting. A first line with a cell that
-  reads ``label`` names the columns.
-- JSON lines: an object a line, ``{"text": "...", "label": "..."}``.
+- columns between TABs, such as ``text TAB label`` or ``label TAB text``, without quoting. If the first line has a cell
+  ``label``, it names the columns.
+- JSON lines: one object on each line, ``{"text": "...", "label": "..."}``.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from os import PathLike
 from typing import Literal, NamedTuple
 
 from regard._wording import counted_noun
-from regard.data.lines import name_of, read_lines
-from regard.data.pair_rows import is_blank, shown
+from regard.data.lines import is_blank, name_of, quoted, read_lines
 from regard.data.storage import store
 from regard.errors import ArgumentError, DataError
 
 __all__ = [
-    "Labelled",
+    "LabelledText",
     "LabelledTexts",
     "TextUnits",
     "guess_text_units",
     "is_json",
     "read_labelled",
-    "read_texts",
+    "read_unlabelled",
     "split_text",
 ]
 
@@ -45,7 +44,7 @@ _OBJECT = re.compile(r'\s*\{ *(["}]|$)')
 _WITHIN = "'’-"  # marks that begin and end words too: 's, o', -ing
 
 
-class Labelled(NamedTuple):
+class LabelledText(NamedTuple):
     """One text, in units, and its label."""
 
     text: tuple[str, ...]
@@ -54,12 +53,12 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """The examples of one file (or of a part of one), how they were cut, and what is to be said about them.
+    """The texts of one file or of a part of one, how they were read and split, and notes for the user.
 
-    ``columns`` are what `read_labelled` takes, to read other files as this one.
+    Pass ``columns`` to `read_labelled` to read other files in the same way.
     """
 
-    examples: Sequence[Labelled]
+    examples: Sequence[LabelledText]
     units: TextUnits
     columns: tuple[str, ...]
     name: str
@@ -67,10 +66,10 @@ class LabelledTexts:
 
 
 def split_text(text: str, units: TextUnits) -> list[str]:
-    """A text in words, or in characters (code points; spaces in a row are one).
+    """Return the words of a text, or its characters (code points, of which repeated spaces are one).
 
-    Words end at spaces. Marks at either end of one (punctuation and symbols, but for apostrophes and hyphens) are units
-    of their own; within a word all stays as it is. So a text that is cut already comes out as it was.
+    Words end at spaces. Marks at either end of a word (punctuation and symbols, except apostrophes and hyphens) are
+    separate units; marks within a word stay. So a text that was tokenized before comes out unchanged.
 
     >>> split_text('"Well, it\\'s state-of-the-art..." (so they say!)', "words")
     ['"', 'Well', ',', "it's", 'state-of-the-art', '..."', '(', 'so', 'they', 'say', '!)']
@@ -93,7 +92,7 @@ def _split_marks(piece: str) -> tuple[str, ...]:
         start += 1
     while end > start and _is_mark(piece[end - 1]):
         end -= 1
-    # Interned, equal units are one object: a large file takes a fraction of the memory
+    # Interned, equal units are one object: a large file takes a fraction of the memory.
     return tuple(sys.intern(part) for part in (piece[:start], piece[start:end], piece[end:]) if part)
 
 
@@ -102,7 +101,7 @@ def _is_mark(char: str) -> bool:
 
 
 def guess_text_units(texts: Iterable[str]) -> TextUnits:
-    """``chars`` when more than half of the texts have no space, as in Chinese or single names; ``words`` otherwise.
+    """Return ``chars`` if more than half of the texts have no space, as in Chinese or single names, else ``words``.
 
     >>> guess_text_units(["a fine film", "dull"]), guess_text_units(["很好看", "不好看", "ok film"])
     ('words', 'chars')
@@ -120,18 +119,19 @@ def read_labelled(
 ) -> LabelledTexts:
     """Read a file of texts with labels; columns and units that are ``None`` are guessed, and a note says so.
 
-    ``columns`` name what stands between the TABs, ``text`` and ``label`` among them, others being skipped; of JSON
-    lines they are the keys of the text and of the label. Left out, the label is the column of two that repeats a few
-    values. Blank lines are skipped, texts of more than ``max_length`` units cut, duplicates and contradictions kept;
-    the notes count them all. Raises ``DataError`` with file, line and remedy
-    for a line with other columns, for a text or a label that is empty, when the columns cannot be guessed, and when
-    there is no text.
+    ``columns`` name the columns between the TABs, ``text`` and ``label`` among them; others are skipped. For JSON lines
+    they are the keys of the text and of the label. If ``columns`` is ``None``, the label is the one of two columns that
+    repeats a few values. Blank lines are skipped, texts of more than ``max_length`` units are cut, duplicates and
+    contradictions are kept; the notes count all of these.
+
+    Errors: `DataError` with file, line and remedy for a line with other columns, an empty text or label, columns that
+    cannot be guessed, and a file without texts.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "films.tsv")
     >>> _ = path.write_text("good\\ta fine film\\nbad\\ta dull film\\ngood\\tfine!\\nbad\\tso dull\\n")
     >>> read_labelled(path).examples[2]
-    Labelled(text=('fine', '!'), label='good')
+    LabelledText(text=('fine', '!'), label='good')
     """
     if max_length < 1:
         raise ArgumentError(f"expected max_length of at least 1, got {max_length}")
@@ -155,12 +155,12 @@ def read_labelled(
         guessed += said
     if units is None:
         units = guess_text_units(text for _, text, _ in rows)
-        guessed.append(f"text in {units}")
+        guessed.append(f"units: {'characters' if units == 'chars' else 'words'}")
     longer: list[int] = []
     examples = store(_examples(rows, units, max_length, name, longer))
     notes = [_summary(name, examples)]
     if guessed:
-        notes.append(f"{name}: {', '.join(guessed)} (guessed)")
+        notes.append(f"{name}: {'; '.join(guessed)} (guessed)")
     if longer:
         notes.append(
             f"{name}: {counted_noun(len(longer), 'text')} of more than {max_length} units cut "
@@ -171,11 +171,11 @@ def read_labelled(
     return LabelledTexts(examples, units, tuple(columns), name, notes)
 
 
-def read_texts(path: str | PathLike[str], columns: Sequence[str]) -> Iterator[str]:
-    """The texts of a file that need no labels, as they come: one for each line, empty for a blank one.
+def read_unlabelled(path: str | PathLike[str], columns: Sequence[str]) -> Iterator[str]:
+    """Yield the text of each line of a file that needs no labels, ``""`` for a blank line.
 
-    A line is a text; or, where it has as many columns as ``columns`` names, the text among them; or a JSON object,
-    where the first line is one. A first line that names columns counts as blank.
+    A line is a text, or has as many columns as ``columns`` names, with the text among them, or is a JSON object, if
+    the first line is one. A first line that names the columns counts as blank.
     """
     name, columns = name_of(path), tuple(columns)
     as_json: bool | None = None
@@ -193,7 +193,7 @@ def read_texts(path: str | PathLike[str], columns: Sequence[str]) -> Iterator[st
 
 
 def is_json(line: str) -> bool:
-    """Whether a line begins as an object of JSON does: a brace alone may begin a text.
+    """Return True if a line begins like a JSON object; a brace alone may begin a text.
 
     >>> is_json('{"text": "so so"}'), is_json("{\\tleft brace")
     (True, False)
@@ -208,11 +208,11 @@ def _is_header(cells: Sequence[str]) -> bool:
 def _cells(
     lines: list[tuple[int, str]], columns: Sequence[str] | None, name: str
 ) -> tuple[list[tuple[int, list[str]]], tuple[str, ...], list[str]]:
-    """The cells of each line by its number, what the columns are, and what was guessed of these."""
+    """Return the cells of each line with its number, the names of the columns, and what was guessed about them."""
     if columns is not None and not {_TEXT, _LABEL} <= set(columns):
         raise DataError(
-            f"expected columns that name text and label, got {','.join(columns)}; give them in the order of the file, "
-            f"for instance --columns label,text",
+            f"expected columns with the names text and label, got {','.join(columns)}; name them in the order of the "
+            f"file, for instance --columns label,text",
             file=name,
         )
     first = lines[0][1].split("\t")
@@ -220,26 +220,26 @@ def _cells(
     guessed: list[str] = []
     if columns is None and header:
         columns = _named([cell.strip().lower() for cell in first], name, lines[0][0])
-        guessed.append(f"columns {', '.join(columns)}")
+        guessed.append(f"columns: {', '.join(columns)}")
     rows = [
         (number, _row(line, 2 if columns is None else len(columns), name, number))
         for number, line in lines[1 if header else 0 :]
     ]
     if not rows:
-        raise DataError("expected texts below the names of the columns, found none; add some", file=name)
+        raise DataError("expected texts below the line that names the columns, found none; add some", file=name)
     if columns is None:
         columns = _guess_columns([row for _, row in rows], name)
-        guessed.append(f"columns {', '.join(columns)}")
+        guessed.append(f"columns: {', '.join(columns)}")
     return rows, tuple(columns), guessed
 
 
 def _named(names: list[str], name: str, number: int) -> tuple[str, ...]:
-    """The columns by the file's first line, where a column beside the label is the text whatever its name."""
+    """Return the columns that the first line names; of two, the one beside the label is the text whatever its name."""
     if _TEXT not in names and len(names) == 2:
         names = [cell if cell == _LABEL else _TEXT for cell in names]
     if names.count(_TEXT) != 1 or names.count(_LABEL) != 1:
         raise DataError(
-            f"expected one column named text and one named label, found {', '.join(names)}; say which is which, "
+            f"expected one column named text and one named label, found {', '.join(names)}; name them, "
             f"for instance --columns id,text,label",
             file=name,
             line=number,
@@ -251,18 +251,18 @@ def _row(line: str, width: int, name: str, number: int) -> list[str]:
     cells = line.split("\t")
     if len(cells) == width:
         return cells
-    wanted = "TEXT TAB LABEL" if width == 2 else f"{width} columns between TABs"
+    expected = "TEXT TAB LABEL" if width == 2 else f"{width} columns between TABs"
     if "\r" in line:
         fault, remedy = "lines that end in CR alone", r"convert the file: tr '\r' '\n'"
     elif len(cells) == 1:
         fault, remedy = "no TAB", "put one TAB (spaces do not count) between columns"
     else:
         fault, remedy = f"{len(cells)} columns", "name all of them, for instance --columns id,text,label"
-    raise DataError(f"expected {wanted}, found {fault} in {shown(line)}; {remedy}", file=name, line=number)
+    raise DataError(f"expected {expected}, found {fault} in {quoted(line)}; {remedy}", file=name, line=number)
 
 
 def _guess_columns(rows: list[list[str]], name: str) -> tuple[str, str]:
-    """Which of two columns is the label: the one with at most half as many values as there are lines, or texts."""
+    """Guess which of two columns is the label: the one with at most half as many different values as the other."""
     left, right = (len({row[i].strip() for row in rows}) for i in (0, 1))
     if 2 * right <= left:
         return _TEXT, _LABEL
@@ -270,17 +270,17 @@ def _guess_columns(rows: list[list[str]], name: str) -> tuple[str, str]:
         return _LABEL, _TEXT
     raise DataError(
         f"expected a column that repeats a few labels, found {left:,} and {right:,} different values in "
-        f"{counted_noun(len(rows), 'line')}; say which is which with --columns text,label or --columns label,text",
+        f"{counted_noun(len(rows), 'line')}; name the columns with --columns text,label or --columns label,text",
         file=name,
     )
 
 
 def _keys(columns: Sequence[str]) -> tuple[str, str]:
-    """The keys of text and label in JSON lines."""
+    """Return the keys of text and label in JSON lines."""
     if {_TEXT, _LABEL} <= set(columns):
         return _TEXT, _LABEL
     if len(columns) != 2:
-        raise ArgumentError(f"expected the keys of text and label, in this order, got columns {','.join(columns)}")
+        raise ArgumentError(f"expected two columns, the keys of text and label in this order, got {','.join(columns)}")
     return columns[0], columns[1]
 
 
@@ -294,26 +294,26 @@ def _object(line: str, name: str, number: int) -> dict[str, object]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"expected a JSON object, found {shown(line)} ({error}); correct the line", file=name, line=number
+            f"expected a JSON object, found {quoted(line)} ({error}); correct the line", file=name, line=number
         ) from error
     if not isinstance(record, dict):
-        raise DataError(f"expected a JSON object, found {shown(line)}; correct the line", file=name, line=number)
+        raise DataError(f"expected a JSON object, found {quoted(line)}; correct the line", file=name, line=number)
     return record
 
 
 def _value(record: dict[str, object], key: str, line: str, name: str, number: int) -> str:
-    """The text of a key; numbers and truth values, as labels may be, as JSON writes them."""
+    """Return the text of a key; numbers and booleans, as labels may be, are returned as JSON writes them."""
     value = record.get(key)
     if isinstance(value, str):
-        if _HALF.search(value):  # JSON can spell it, UTF-8 cannot
+        if _HALF.search(value):  # JSON can express it, UTF-8 cannot
             fault = f"half of a surrogate pair under the key {key!r}"
-            raise DataError(f"expected text, found {fault} in {shown(line)}; correct it", file=name, line=number)
+            raise DataError(f"expected text, found {fault} in {quoted(line)}; correct it", file=name, line=number)
         return value
     if isinstance(value, int | float):
         return json.dumps(value)
-    found = "none" if value is None else type(value).__name__
+    found = "no such key" if key not in record else "null" if value is None else type(value).__name__
     raise DataError(
-        f"expected text under the key {key!r}, found {found} in {shown(line)}; name the keys with --columns, "
+        f"expected text under the key {key!r}, found {found} in {quoted(line)}; name the keys of text and label, "
         f"for instance --columns sentence,class",
         file=name,
         line=number,
@@ -322,28 +322,28 @@ def _value(record: dict[str, object], key: str, line: str, name: str, number: in
 
 def _examples(
     rows: list[tuple[int, str, str]], units: TextUnits, max_length: int, name: str, longer: list[int]
-) -> Iterator[Labelled]:
-    """The examples; the numbers of the lines whose text was cut go to ``longer``."""
+) -> Iterator[LabelledText]:
+    """Yield the examples; line numbers of texts that are cut are appended to ``longer``."""
     for number, text, label in rows:
-        cut, label = tuple(split_text(text, units)), " ".join(label.split())
-        if not cut or not label:
+        words, label = tuple(split_text(text, units)), " ".join(label.split())
+        if not words or not label:
             raise DataError(
                 f"expected a text and a label, found an empty {'text' if label else 'label'}; "
                 f"fill it in or delete the line",
                 file=name,
                 line=number,
             )
-        if len(cut) > max_length:
+        if len(words) > max_length:
             longer.append(number)
-        yield Labelled(cut[:max_length], sys.intern(label))
+        yield LabelledText(words[:max_length], sys.intern(label))
 
 
-def _summary(name: str, examples: Sequence[Labelled]) -> str:
+def _summary(name: str, examples: Sequence[LabelledText]) -> str:
     labels = Counter(example.label for example in examples)
-    shown = ", ".join(f"{label} ({labels[label]:,})" for label in sorted(labels)[:6])
+    listed = ", ".join(f"{label} ({labels[label]:,})" for label in sorted(labels)[:6])
     distinct = set(examples)
     several = sum(n > 1 for n in Counter(example.text for example in distinct).values())
-    found = [f"{counted_noun(len(labels), 'label')}: {shown}{', ...' if len(labels) > 6 else ''}"]
+    found = [f"{counted_noun(len(labels), 'label')}: {listed}{', ...' if len(labels) > 6 else ''}"]
     if len(distinct) < len(examples):
         found.append(counted_noun(len(examples) - len(distinct), "duplicate"))
     if several:

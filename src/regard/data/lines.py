@@ -1,6 +1,6 @@
-"""The lines of text files: UTF-8, plain or gzip, or of standard input.
+"""Lines of text files, UTF-8, plain or gzip, or of standard input.
 
-Only ``\\n`` and ``\\r\\n`` end a line: a quote, U+2028 or a form feed is text like any other.
+Only ``\\n`` and ``\\r\\n`` end a line; quotes, U+2028 and form feeds are ordinary text.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import cast
 
 from regard.errors import DataError
 
-__all__ = ["name_of", "read_lines"]
+__all__ = ["is_blank", "name_of", "quoted", "read_lines"]
 
 _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[str]:
-    """The lines of a UTF-8 file, plain or gzip, or of standard input (``"-"``), as they come; blank lines are kept.
+    """Yield the lines of a UTF-8 file, plain or gzip, or of standard input (``"-"``), blank ones included.
 
-    Raises ``DataError`` with file and line for what cannot be read or is not UTF-8.
+    Raises `DataError` with file and line for a file that cannot be read, or is not UTF-8.
     """
     name = name_of(path)
     number = 0
@@ -36,7 +36,7 @@ def read_lines(path: str | PathLike[str]) -> Iterator[str]:
                 yield _text(raw, name, number)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
-            f"expected the gzip data to go on after this line, it is damaged ({error}); fetch or compress it again",
+            f"expected intact gzip data after this line, found damage ({error}); download or compress the file again",
             file=name,
             line=number,
         ) from error
@@ -45,8 +45,18 @@ def read_lines(path: str | PathLike[str]) -> Iterator[str]:
 
 
 def name_of(path: str | PathLike[str]) -> str:
-    """What a file is called in messages; a name need not be UTF-8, and must not break the line it stands in."""
+    """Return the name of a file for messages, which are UTF-8; names of files need not be."""
     return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
+
+
+def is_blank(line: str) -> bool:
+    """Return True for a line without text: at most spaces, and no TAB."""
+    return not line or (line.isspace() and "\t" not in line)
+
+
+def quoted(line: str) -> str:
+    """Return a line as messages quote it."""
+    return repr(line if len(line) <= 40 else line[:37] + "...")
 
 
 @contextmanager
@@ -55,11 +65,11 @@ def _open(path: str | PathLike[str]) -> Iterator[Iterable[bytes]]:
         yield sys.stdin.buffer
         return
     with open(path, "rb") as stream:
-        # Looking at the content, not at the name, also serves a pipe and a file without .gz in its name.
+        # By its content, not by its name, a pipe or a file without .gz is recognised too.
         if stream.peek(2)[:2] != _GZIP:
             yield stream
             return
-        # GzipFile finds each line in Python code; a buffer over it does so in C.
+        # GzipFile splits lines in Python, a buffer over it in C.
         with BufferedReader(cast(RawIOBase, gzip.GzipFile(fileobj=stream))) as lines:
             yield lines
 

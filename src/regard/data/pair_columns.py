@@ -1,8 +1,8 @@
-"""What the columns of a file of pairs hold, and what is done to their text before it is cut into units.
+"""Columns of files of pairs: their names, their features, and the Unicode form of their text.
 
-Source and target are texts. Features, where a file has them, tell which of several targets is asked for: in inflection
-the form of a lemma (``V;PST``, ``pos=N,case=DAT``). Each feature is one unit that no text can spell, as it begins with
-a TAB, and stands before the units of the source.
+Source and target are texts. Features, if a file has them, say which of several targets is wanted: in inflection the
+form of a lemma (``V;PST``, ``pos=N,case=DAT``). Each feature is one unit, placed before the units of the source; it
+begins with a TAB, so that no unit of a text equals it.
 """
 
 from __future__ import annotations
@@ -14,52 +14,63 @@ from typing import Literal
 
 from regard.errors import ArgumentError
 
-__all__ = ["PLAIN", "Normal", "check_columns", "compose", "feature_units", "guess_columns", "normalize"]
+__all__ = [
+    "DEFAULT_COLUMNS",
+    "UnicodeForm",
+    "check_columns",
+    "compose",
+    "feature_units",
+    "guess_columns",
+    "normalize",
+]
 
-Normal = Literal["none", "nfc", "nfd"]
+UnicodeForm = Literal["none", "nfc", "nfd"]
 
-PLAIN = ("source", "target")
-_BETWEEN = re.compile(r"[,;|]")
+DEFAULT_COLUMNS = ("source", "target")
+_SEPARATORS = re.compile(r"[,;|]")
 _MARKS = re.compile(r"[,;|=]")
 
 
-def normalize(text: str, normal: Normal) -> str:
-    """The text in a normal form of Unicode: composed (``"nfc"``), decomposed (``"nfd"``), or as it is (``"none"``).
+def normalize(text: str, form: UnicodeForm) -> str:
+    """Return a text in a Unicode normalization form: ``"nfc"`` composed, ``"nfd"`` decomposed, ``"none"`` unchanged.
 
     Source: Unicode Standard Annex 15, "Unicode Normalization Forms".
 
-    >>> [len(normalize("한", normal)) for normal in ("none", "nfc", "nfd")]
+    >>> [len(normalize("한", form)) for form in ("none", "nfc", "nfd")]
     [1, 1, 3]
     """
-    if normal not in ("none", "nfc", "nfd"):
-        raise ArgumentError(f"normal: expected 'none', 'nfc' or 'nfd', got {normal!r}")
-    return text if normal == "none" else unicodedata.normalize("NFD" if normal == "nfd" else "NFC", text)
+    if form not in ("none", "nfc", "nfd"):
+        raise ArgumentError(f"expected a Unicode form 'none', 'nfc' or 'nfd', got {form!r}")
+    return text if form == "none" else unicodedata.normalize("NFD" if form == "nfd" else "NFC", text)
 
 
-def compose(text: str, normal: Normal) -> str:
-    """An answer as people write it: composed, where ``normalize`` has decomposed what the model learnt from.
+def compose(text: str, form: UnicodeForm) -> str:
+    """Return an answer as people write it: composed, if the model was trained on decomposed text.
 
     >>> compose(normalize("한é", "nfd"), "nfd")
     '한é'
     """
-    return unicodedata.normalize("NFC", text) if normal == "nfd" else text
+    return unicodedata.normalize("NFC", text) if form == "nfd" else text
 
 
 def feature_units(features: str) -> list[str]:
-    """Features, one unit each: they end at ``,`` ``;`` or ``|``, and ``key=a+b`` has two values of one key.
+    """Return features as units: ``,`` ``;`` or ``|`` ends a feature, and ``key=a+b`` is two values of one key.
 
     >>> feature_units("V;PST"), feature_units("pos=N,case=IN+ESS")
     (['\\tV', '\\tPST'], ['\\tpos=N', '\\tcase=IN', '\\tcase=ESS'])
     """
     units = []
-    for feature in _BETWEEN.split(features):
+    for feature in _SEPARATORS.split(features):
         key, sign, values = feature.rpartition("=")
         units += [f"\t{key.strip()}{sign}{value.strip()}" for value in values.split("+") if value.strip()]
     return units
 
 
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """The names of columns, if they make pairs: source and target once each, features at most once, ``_`` for others.
+    """Return the names of columns as a tuple, if they describe pairs.
+
+    These are source and target, once each, features, at most once, and ``_`` for any other column; `ArgumentError` for
+    other names.
 
     >>> check_columns(["source", "target", "features"])
     ('source', 'target', 'features')
@@ -75,10 +86,10 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def guess_columns(rows: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """The names of two columns, or of three if just one looks like features; ``None`` where there is doubt.
+    """Return the names of two columns, or of three if exactly one looks like features; ``None`` in doubt.
 
-    Features have ``,`` ``;`` ``|`` or ``=`` in most rows, and what stands between these recurs: on average each is
-    there twice or more. Of the other two columns, source comes first.
+    A column of features has ``,`` ``;`` ``|`` or ``=`` in most rows, and its features recur: on average each occurs
+    twice or more. Of the other two columns the source comes first.
 
     >>> guess_columns([["go", "V;PST", "went"], ["see", "V;PST", "saw"], ["go", "V;PRS", "go"]])
     ('source', 'features', 'target')
@@ -86,12 +97,12 @@ def guess_columns(rows: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
     if not rows or any(len(row) != len(rows[0]) for row in rows):
         return None
     if len(rows[0]) == 2:
-        return PLAIN
-    found = [i for i, column in enumerate(zip(*rows, strict=True)) if _are_features(column)]
-    if len(rows[0]) != 3 or len(found) != 1:
+        return DEFAULT_COLUMNS
+    features = [i for i, column in enumerate(zip(*rows, strict=True)) if _are_features(column)]
+    if len(rows[0]) != 3 or len(features) != 1:
         return None
-    names = list(PLAIN)
-    names.insert(found[0], "features")
+    names = list(DEFAULT_COLUMNS)
+    names.insert(features[0], "features")
     return tuple(names)
 
 

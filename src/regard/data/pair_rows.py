@@ -1,4 +1,4 @@
-"""Files of pairs, column by column: source TAB target, or more columns with names. There is no quoting."""
+"""Rows of files of pairs: source TAB target, or more columns with names; there is no quoting."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from os import PathLike
 from typing import NamedTuple
 
 from regard._wording import counted_noun
-from regard.data.lines import name_of, read_lines
-from regard.data.pair_columns import PLAIN, Normal, check_columns, guess_columns, normalize
+from regard.data.lines import is_blank, name_of, quoted, read_lines
+from regard.data.pair_columns import DEFAULT_COLUMNS, UnicodeForm, check_columns, guess_columns, normalize
 from regard.data.storage import store
 from regard.errors import DataError
 
-__all__ = ["Row", "Texts", "is_blank", "read_texts", "shown"]
+__all__ = ["PairRow", "PairRows", "read_pair_rows"]
 
-_LOOKED_AT = 1000  # lines, to guess by
+_SAMPLE = 1000  # lines that columns are guessed from
 
 
-class Row(NamedTuple):
-    """One line of a file of pairs; ``features`` are empty where the file has none."""
+class PairRow(NamedTuple):
+    """One line of a file of pairs; ``features`` are empty if the file has none."""
 
     number: int
     source: str
@@ -29,78 +29,72 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Texts:
-    """The rows of one file before they are cut into units, how they were read, and what is to be said about them."""
+class PairRows:
+    """The rows of one file before they are split into units, how they were read, and notes for the user.
 
-    rows: Sequence[Row]
+    ``guessed`` says what was guessed about the file.
+    """
+
+    rows: Sequence[PairRow]
     columns: tuple[str, ...]
-    normal: Normal
+    unicode_form: UnicodeForm
     name: str
     notes: list[str]
     guessed: list[str]
 
 
-def read_texts(
+def read_pair_rows(
     path: str | PathLike[str],
     *,
     columns: Sequence[str] | None = None,
-    normal: Normal = "none",
-) -> Texts:
-    """Read a file of pairs: source TAB target, or the ``columns`` named, in a normal form of Unicode.
+    unicode_form: UnicodeForm = "none",
+) -> PairRows:
+    """Read a file of pairs: source TAB target, or the ``columns`` named, in a Unicode normalization form.
 
-    Without names three columns are taken where one of them looks like features (see `guess_columns`), and a note says
-    so. Blank lines are skipped, and counted in a note. Raises ``DataError``
-    with file, line and remedy for a line with other columns, for an empty one, for bytes that are not UTF-8, and when
-    there are no pairs.
+    Without names, three columns are accepted if one of them looks like features (see `guess_columns`), and a note says
+    so. Blank lines are skipped, and counted in a note.
+
+    Errors: `DataError` with file, line and remedy for a line with other columns, an empty column, bytes that are not
+    UTF-8, and a file without pairs.
     """
     name = name_of(path)
-    numbered = ((number, normalize(line, normal)) for number, line in enumerate(read_lines(path), start=1))
-    head = list(islice(numbered, _LOOKED_AT))
+    numbered = ((number, normalize(line, unicode_form)) for number, line in enumerate(read_lines(path), start=1))
+    sample = list(islice(numbered, _SAMPLE))
     guessed = []
     if columns is None:
-        columns = _columns([line for _, line in head if not is_blank(line)])
-        guessed = [f"read as {_spelt(columns)}"] * (columns != PLAIN)
+        columns = _guess([line for _, line in sample if not is_blank(line)])
+        guessed = [f"columns: {_spell(columns)}"] * (columns != DEFAULT_COLUMNS)
     columns = check_columns(columns)
     blank = 0
 
-    def filled() -> Iterator[Row]:
+    def filled() -> Iterator[PairRow]:
         nonlocal blank
-        for number, line in chain(head, numbered):
+        for number, line in chain(sample, numbered):
             if is_blank(line):
                 blank += 1
             else:
-                yield Row(number, *_sides(line, columns, name, number))
+                yield PairRow(number, *_cells(line, columns, name, number))
 
     rows = store(filled())
     if not rows:
         found = f"nothing but {counted_noun(blank, 'blank line')}" if blank else "an empty file"
-        raise DataError(f"expected lines of {_spelt(columns)}, found {found}; check the path", file=name)
+        raise DataError(f"expected lines of {_spell(columns)}, found {found}; check the path", file=name)
     notes = [f"{name}: {counted_noun(blank, 'blank line')} skipped"] if blank else []
-    return Texts(rows, columns, normal, name, notes, guessed)
+    return PairRows(rows, columns, unicode_form, name, notes, guessed)
 
 
-def is_blank(line: str) -> bool:
-    """Whether a line has nothing to read: spaces at most, and no TAB."""
-    return not line or (line.isspace() and "\t" not in line)
-
-
-def _spelt(columns: Sequence[str]) -> str:
+def _spell(columns: Sequence[str]) -> str:
     return " TAB ".join(column.upper() for column in columns)
 
 
-def shown(line: str) -> str:
-    """A line as messages quote it."""
-    return repr(line if len(line) <= 40 else line[:37] + "...")
-
-
-def _columns(lines: list[str]) -> tuple[str, ...]:
-    """What the columns hold, by all lines that have as many as the first: two, or three with features for certain."""
+def _guess(lines: list[str]) -> tuple[str, ...]:
+    """Guess columns from the lines that have as many as the first."""
     rows = [line.split("\t") for line in lines]
-    return guess_columns([row for row in rows if len(row) == len(rows[0])]) or PLAIN
+    return guess_columns([row for row in rows if len(row) == len(rows[0])]) or DEFAULT_COLUMNS
 
 
-def _sides(line: str, columns: tuple[str, ...], name: str, number: int) -> tuple[str, str, str]:
-    """Source, features and target of a line."""
+def _cells(line: str, columns: tuple[str, ...], name: str, number: int) -> tuple[str, str, str]:
+    """Return source, features and target of a line."""
     cells = line.split("\t")
     named = {column: cell for column, cell in zip(columns, cells, strict=False) if column != "_"}
     if len(cells) == len(columns) and all(cell.strip() for cell in named.values()):
@@ -114,8 +108,8 @@ def _sides(line: str, columns: tuple[str, ...], name: str, number: int) -> tuple
     elif len(cells) != len(columns):
         fault = counted_noun(tabs, "TAB")
         name_them = "keep two columns (cut -f1,2), or name all of them (--columns source,target,_)"
-        remedy = name_them if columns == PLAIN else "correct or delete the line"
+        remedy = name_them if columns == DEFAULT_COLUMNS else "correct or delete the line"
     else:
         fault = "an empty " + next(column for column, cell in named.items() if not cell.strip())
         remedy = "fill it in or delete the line"
-    raise DataError(f"expected {_spelt(columns)}, found {fault} in {shown(line)}; {remedy}", file=name, line=number)
+    raise DataError(f"expected {_spell(columns)}, found {fault} in {quoted(line)}; {remedy}", file=name, line=number)

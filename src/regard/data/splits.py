@@ -1,4 +1,4 @@
-"""Examples of one file, whatever the task, and setting some of them apart."""
+"""Splits of the data of any task: the examples of one file, and a part of them held out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Split", "split_off"]
 
 
 class Split(Protocol):
-    """Examples of one file, or of a part of one; each is a named tuple with the input first, the target second."""
+    """The examples of one file or of a part of one, tuples of an input and a target, and notes for the user."""
 
     @property
     def examples(self) -> Sequence[Any]: ...
@@ -33,32 +33,32 @@ AnySplit = TypeVar("AnySplit", bound=Split)
 def split_off(
     split: AnySplit, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0
 ) -> tuple[AnySplit, AnySplit]:
-    """Set apart a part of the inputs, at most ``at_most``, to choose the best model by: ``(train, dev)``.
+    """Return ``(train, dev)``: a fraction of the inputs, at most ``at_most``, is held out to choose the best model by.
 
-    All examples of one input stay on one side. Which inputs go depends on the seed and on the inputs, not on their
-    order in the file. Raises ``DataError`` when there are not two inputs.
+    All examples of one input stay on the same side. Which inputs are held out depends on the seed and on the inputs,
+    not on their order in the file. Raises `DataError` when there are fewer than two inputs.
     """
     if not 0 < fraction < 1 or at_most < 1:
         raise ArgumentError(f"expected a fraction between 0 and 1 and at_most >= 1, got {fraction} and {at_most}")
     inputs = {example[0] for example in split.examples}
     if len(inputs) < 2:
         raise DataError(
-            f"expected at least two different inputs, to train on one and to choose the best model by the other, "
-            f"found {len(inputs)}; add examples, or give others with --dev",
+            f"expected at least two different inputs, as some are held out to choose the best model by, "
+            f"found {len(inputs)}; add examples, or name a file of others with --dev",
             file=split.name,
         )
     chosen = min(at_most, len(inputs) - 1, max(1, round(fraction * len(inputs))))
-    held = set(sorted(inputs, key=lambda one: _rank(one, seed))[:chosen])
-    train = store(example for example in split.examples if example[0] not in held)
-    dev = [example for example in split.examples if example[0] in held]
-    of = counted_noun(len(split.examples), "example")
-    note = f"{split.name}: {len(dev):,} of {of} set apart to choose the best model (no --dev)"
-    # Every reader gives a dataclass; a protocol cannot say so
+    held_out = set(sorted(inputs, key=lambda one: _hash(one, seed))[:chosen])
+    train = store(example for example in split.examples if example[0] not in held_out)
+    dev = [example for example in split.examples if example[0] in held_out]
+    of_all = counted_noun(len(split.examples), "example")
+    note = f"{split.name}: {len(dev):,} of {of_all} held out to choose the best model (no --dev)"
+    # All splits are dataclasses, which a protocol cannot express
     return (
         replace(split, examples=train, notes=[*split.notes, note]),  # type: ignore[type-var]
         replace(split, examples=dev, notes=[]),  # type: ignore[type-var]
     )
 
 
-def _rank(units: tuple[str, ...], seed: int) -> bytes:
+def _hash(units: tuple[str, ...], seed: int) -> bytes:
     return hashlib.blake2b("\t".join((str(seed), *units)).encode(), digest_size=16).digest()

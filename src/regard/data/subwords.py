@@ -1,4 +1,4 @@
-"""Texts in pieces of words: byte-pair encoding, learnt from the texts to train on."""
+"""A subword tokenizer: byte-pair encoding, learned from the training texts."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ try:
 except ModuleNotFoundError as error:
     raise RegardError(f"subwords need {error.name}, which is not installed: pip install 'regard[train]'") from error
 
-__all__ = ["Subwords"]
+__all__ = ["SubwordTokenizer"]
 
-# What is never merged across: a word, a run of signs, each with the space before it; a space that stands alone
+# Merges stay within a word or a run of signs, each with the space before it, or a space that stands alone
 _PARTS = r" ?[\p{L}\p{M}\p{N}]+| ?[^ \p{L}\p{M}\p{N}]+| "
-_UNKNOWN = "\t"  # stands for any character not seen: lines of text hold none
+_UNKNOWN = "\t"  # stands for characters outside the vocabulary: lines of text contain none
 
 
-class Subwords:
-    """A text falls into the pieces of words that byte-pair encoding has learnt: frequent words whole, rare ones not.
+class SubwordTokenizer:
+    """A tokenizer that splits texts by byte-pair encoding: frequent words stay whole, rare ones fall into pieces.
 
-    From single characters on, the pair of neighbours that is most frequent in the texts becomes a unit of its own,
-    until there are ``size`` units; words and punctuation stay apart. What begins a word begins with the space before
-    it, at the begin of a text too, so that ``join(split(text))`` is the text, whatever it holds: a character that the
-    texts did not have is a unit by itself, which a vocabulary of ``units`` does not know.
+    Starting from single characters, the most frequent pair of adjacent units in the texts becomes a new unit, until
+    there are ``size`` units; merges never cross from words to punctuation. The first unit of a word begins with the
+    space before it, also at the start of a text, so that ``join(split(text))`` is the text, whatever it contains: a
+    character that the training texts lack is a unit by itself, which a vocabulary of ``units`` does not contain.
 
     Source: Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units", arXiv
     1508.07909, section 3.2.
 
-    >>> subwords = Subwords.from_texts(["low lower lowest", "newer wider new"], 22)
+    >>> subwords = SubwordTokenizer.from_texts(["low lower lowest", "newer wider new"], 22)
     >>> subwords.split("low new widest"), subwords.join([" low", "er"])
     ([' low', ' new', ' w', 'i', 'd', 'es', 't'], 'lower')
     """
 
     name = "subword"
+    separator = None
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     @classmethod
-    def from_texts(cls, texts: Iterable[str], size: int) -> Subwords:
+    def from_texts(cls, texts: Iterable[str], size: int) -> SubwordTokenizer:
         """Learn at most ``size`` units from texts: all their characters, then the most frequent pairs.
 
-        The order of the texts has no say. Raises ``ArgumentError`` when ``size`` is below 1, or below the number of
-        characters.
+        The order of the texts makes no difference. Raises `ArgumentError` when ``size`` is below 1, or below the number
+        of characters.
         """
         if size < 1:
             raise ArgumentError(f"expected a number of subwords of at least 1, got {size}")
@@ -59,43 +60,45 @@ class Subwords:
         subwords = cls(tokenizer)
         if len(subwords.units) > size:
             raise ArgumentError(
-                f"expected room for the {len(subwords.units):,} different characters of the texts, "
-                f"got a size of {size:,}; give more"
+                f"expected at least {len(subwords.units):,} subwords, one for each character of the texts, "
+                f"got {size:,}; raise --subwords"
             )
         return subwords
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """All units, sorted: what a vocabulary has to know, though some may be but steps to longer ones."""
+        """All learned units, sorted, with those that merely serve to build longer ones."""
         return tuple(sorted(unit for unit in self._tokenizer.get_vocab() if unit != _UNKNOWN))
 
     def split(self, text: str) -> list[str]:
-        """The units of a text; a character that the texts to learn from did not have makes one of its own."""
+        """Return the units of a text; a character that the training texts lack is a unit by itself."""
         spaced = f" {text}" if text else ""
         return [spaced[start:end] for start, end in self._tokenizer.encode(spaced).offsets]
 
     def join(self, units: Iterable[str]) -> str:
-        """The text of units."""
+        """Return the text of units."""
         return "".join(units).removeprefix(" ")
 
     @classmethod
-    def from_json(cls, text: str) -> Subwords:
-        """Read what ``to_json`` wrote; ``RunError`` when it is anything else."""
+    def from_json(cls, text: str) -> SubwordTokenizer:
+        """Read the output of ``to_json``; `RunError` for any other text."""
         try:
             tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the library has no narrower one
             reason = " ".join(str(error).split())
             raise RunError(f"the subwords are damaged ({reason}); restore the file, or train again") from error
         if not isinstance(tokenizer.model, BPE) or tokenizer.model.unk_token != _UNKNOWN:
-            raise RunError("the subwords are not those of a run; restore the file, or train again")
+            raise RunError(
+                "expected the subwords that training wrote, found another tokenizer; restore the file, or train again"
+            )
         return cls(tokenizer)
 
     def to_json(self) -> str:
-        """The units and the pairs that make them, as the library `tokenizers` writes them: the same for equal texts."""
+        """Return units and merges in the format of the library `tokenizers`: the same for equal texts."""
         return self._tokenizer.to_str()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subwords) and self.to_json() == other.to_json()
+        return isinstance(other, SubwordTokenizer) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
         return hash(self.to_json())

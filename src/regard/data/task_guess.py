@@ -1,4 +1,4 @@
-"""Which task a file is for, where its first lines leave no doubt."""
+"""A guess at the task of a file, from its first lines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CONLLU = re.compile(r"\d+\t(?:[^\t]*\t){8}[^\t]*")
 
 
 def guess_task(path: str | PathLike[str], columns: str | None = None) -> tuple[str, str]:
-    """``(task, why)`` by the names of the columns, or by the first 2,000 lines; ``why`` is empty for what is usual.
+    """Return ``(task, reason)`` by the names of the columns, or by the first 2,000 lines.
 
-    JSON lines are classes; ten columns that begin with a number are CoNLL-U, so tags; two columns of single words in
-    groups between blank lines are tags; two columns of which one repeats a few values on and on, beside texts of
-    several words, are classes. All else is seq2seq. Standard input, which can be read but once, is taken as seq2seq.
+    Classification: JSON lines, or two columns of which one repeats a few values beside texts of several words.
+    Tagging: ten columns that begin with a number, as in CoNLL-U, or two columns of single words in groups between
+    blank lines. All else is seq2seq, without a reason, and so is standard input, which can only be read once.
     """
     names = set() if columns is None else set(columns.split(","))
     if "label" in names:
@@ -45,7 +45,7 @@ def guess_task(path: str | PathLike[str], columns: str | None = None) -> tuple[s
 
 
 def _tagged(lines: list[str], rows: list[tuple[str, ...]]) -> bool:
-    """Whether there are groups of several rows, with fewer tags than words."""
+    """Return True if rows come in groups of several, with fewer tags than words."""
     gaps = len(lines) - len(rows)
     tags, words = (len({row[i] for row in rows}) for i in (1, 0))
     single = not any(" " in part.strip() for row in rows for part in row)
@@ -53,7 +53,7 @@ def _tagged(lines: list[str], rows: list[tuple[str, ...]]) -> bool:
 
 
 def _labels(values: list[str], texts: list[str]) -> bool:
-    """Whether ``values`` are few, each of them again and again, beside texts that are mostly of several words."""
+    """Return True if a few values are repeated, beside texts most of which have several words."""
     counts = Counter(values)
     several = sum(" " in text.strip() for text in texts)
     often = sum(n for n in counts.values() if n > 1)

@@ -1,4 +1,4 @@
-"""The map between the units of a text and the ids of a model."""
+"""Vocabularies: the map between the units of texts and the ids of a model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ __all__ = ["Vocabulary"]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The units that training saw, sorted by code point, after the four symbols of the model.
+    """The units of the training data, sorted by code point, after the four special symbols.
 
-    Unit ``units[i]`` has id ``i + 4``; the ids before are PAD, UNK, BOS and EOS, which no text can spell: a unit that
-    reads ``<pad>`` is an ordinary unit. The order depends on the set of units alone, so equal data give equal ids.
+    Unit ``units[i]`` has id ``i + 4``; the ids before it are PAD, UNK, BOS and EOS, which no unit of a text maps to: a
+    unit that reads ``<pad>`` is an ordinary unit. The order depends on the set of units alone, so that equal data give
+    equal ids.
 
-    Raises ``ArgumentError`` when ``units`` are not sorted and distinct; ``from_units`` sorts them.
+    Errors: `ArgumentError` unless ``units`` are sorted and distinct; ``from_units`` sorts them.
 
     >>> vocabulary = Vocabulary.from_units("banana")
     >>> vocabulary.units
     ('a', 'b', 'n')
-    >>> vocabulary.encode("bat"), vocabulary.unseen("bat")
-    ([5, 4, 1], 1)
+    >>> vocabulary.encode("bat"), vocabulary.unseen_units("bat")
+    ([5, 4, 1], ['t'])
     >>> vocabulary.decode([2, 5, 4, 3, 0])
     ['b', 'a']
     """
@@ -35,12 +36,12 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         if list(self.units) != sorted(set(self.units)):
-            raise ArgumentError("expected units sorted and distinct; Vocabulary.from_units takes them in any order")
+            raise ArgumentError("expected units sorted and distinct; use Vocabulary.from_units, which takes any order")
         object.__setattr__(self, "_ids", {unit: i for i, unit in enumerate(self.units, start=len(SPECIALS))})
 
     @classmethod
     def from_units(cls, units: Iterable[str]) -> Vocabulary:
-        """Collect the units of a text, in any order and with repetitions.
+        """Build a vocabulary of units in any order, with repetitions.
 
         >>> Vocabulary.from_units(["T", "AA", "T"]).units
         ('AA', 'T')
@@ -49,7 +50,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, text: str) -> Vocabulary:
-        """Read what ``to_json`` wrote; ``RunError`` when it is anything else.
+        """Read the output of ``to_json``; `RunError` for any other text.
 
         >>> Vocabulary.from_json('["a", "b"]').encode("ab")
         [4, 5]
@@ -61,13 +62,13 @@ class Vocabulary:
         strings = isinstance(units, list) and all(isinstance(unit, str) for unit in units)
         if not strings or units != sorted(set(units)):
             raise RunError(
-                "expected the vocabulary to be a sorted JSON list of distinct strings, and it is not: "
-                "ids would no longer mean what the model learned; restore the file, or train again"
+                "expected the vocabulary to be a sorted JSON list of distinct strings, found something else, by which "
+                "ids would differ from those of training; restore the file, or train again"
             )
         return cls(tuple(units))
 
     def to_json(self) -> str:
-        """The units as a JSON list, the same text for the same set of units.
+        """Return the units as a JSON list, the same text for the same set of units.
 
         >>> Vocabulary.from_units("ba").to_json()
         '["a", "b"]'
@@ -75,18 +76,18 @@ class Vocabulary:
         return json.dumps(self.units, ensure_ascii=False)
 
     def __len__(self) -> int:
-        """The number of ids, the four symbols included."""
+        """Return the number of ids, with the four special symbols."""
         return len(SPECIALS) + len(self.units)
 
     def encode(self, units: Iterable[str]) -> list[int]:
-        """The ids of units, UNK for one that training never saw; no BOS or EOS is added."""
+        """Return the ids of units, UNK for an unknown one, without BOS and EOS."""
         find = self._ids.get
         return [find(unit, UNK) for unit in units]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The units of ids up to the first EOS, without PAD and BOS; UNK reads ``<unk>``.
+        """Return the units of ids up to the first EOS, without PAD and BOS; UNK becomes ``<unk>``.
 
-        Raises ``ArgumentError`` for an id outside the vocabulary.
+        Raises `ArgumentError` for an id outside the vocabulary.
         """
         units = []
         for i in ids:
@@ -98,6 +99,6 @@ class Vocabulary:
                 units.append(SPECIALS[UNK] if i == UNK else self.units[i - len(SPECIALS)])
         return units
 
-    def unseen(self, units: Iterable[str]) -> int:
-        """How many of the units, repetitions counted, ``encode`` would turn into UNK."""
-        return sum(unit not in self._ids for unit in units)
+    def unseen_units(self, units: Iterable[str]) -> list[str]:
+        """Return the units, repetitions included, that ``encode`` turns into UNK."""
+        return [unit for unit in units if unit not in self._ids]

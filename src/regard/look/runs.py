@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._symbols import BOS, SPECIALS
-from regard.data.pairs import Example
+from regard.data.pairs import Pair
 from regard.look.pictures.of_answers import source_labels, target_labels
 from regard.look.watching.watch import watch
 
@@ -25,7 +25,7 @@ def watch_answer(run: Seq2SeqRun, answer: Answer) -> tuple[WatchRecord, dict[str
     other hypotheses of a beam search.
     """
     prediction = answer.predictions[0]
-    batch = run.collate(run.encode([Example(tuple(answer.units), tuple(prediction.units))]))
+    batch = run.collate(run.encode([Pair(tuple(answer.units), tuple(prediction.units))]))
     read = batch.target[:, : -1 if prediction.finished else -2]
     device = next(run.model.parameters()).device
     with torch.inference_mode(), watch(run.model, keep_inputs=True) as record:

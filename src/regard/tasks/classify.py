@@ -1,39 +1,39 @@
-"""Classification: a label for each text, how probable it is, and which words it was seen by."""
+"""Classification: runs that give each text a label, with its probability and the words that it was read from."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 
-from regard._wording import counted_noun
 from regard.data.batches import pad
-from regard.data.labelled_texts import Labelled, LabelledTexts, TextUnits, read_labelled, split_text
+from regard.data.labelled_texts import LabelledText, LabelledTexts, TextUnits, read_labelled, split_text
 from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError, RunError
 from regard.functional import Observe
 from regard.models.classifier import Classifier, ClassifierConfig, TextBatch
 from regard.tasks.metrics import Scores, score_labels
-from regard.tasks.run import Run, in_windows
+from regard.tasks.run import Run, unseen_note
+from regard.tasks.windows import in_length_batches
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64
     from torch import Tensor
 
-__all__ = ["Answer", "Batch", "ClassifyRun", "Encoded", "spelling"]
+__all__ = ["Batch", "Classification", "ClassifyRun", "Encoded", "word_features"]
 
 _BATCH_UNITS = 8192  # in prediction
-_GRAMS = (3, 4, 5)  # characters
-_MOST_GRAMS = 40  # of one word
+_GRAM_LENGTHS = (3, 4, 5)  # characters
+_MAX_GRAMS = 40  # of one word
 _UNSEEN = -1  # in place of a label that training never saw
 
 
 class Encoded(NamedTuple):
-    """One text as ids: of each word, of the n-grams that it is spelt by, and of the label."""
+    """One text as ids: of its words, of the character n-grams of each word, and of the label."""
 
     words: tuple[int, ...]
     grams: tuple[tuple[int, ...], ...]
@@ -41,33 +41,33 @@ class Encoded(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """B texts, and the label of each."""
+    """B texts, and a label for each."""
 
     texts: TextBatch
     labels: Int64[Tensor, " B"]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a run makes of one text: the most probable label, and the probability of every one; nothing for a blank.
+class Classification:
+    """The answer of a run to one text: the most probable label and all probabilities; both are empty for a blank text.
 
-    ``weights`` (heads, units) tell what was attended to, where they were asked for. ``unseen`` counts units that
-    training never saw, ``cut`` tells that the text was longer than the run takes.
+    ``weights`` (heads, units) are those of the attention, if they were asked for. ``unseen`` are the units that
+    training never saw, with repetitions; ``cut`` is True if the text was longer than the run accepts.
     """
 
     units: list[str]
     label: str
     probabilities: dict[str, float]
     weights: Float[Tensor, "heads T"] | None = None
-    unseen: int = 0
+    unseen: list[str] = field(default_factory=list)
     cut: bool = False
 
 
 @dataclass
 class ClassifyRun(Run):
-    """A trained classifier: the network, the words and labels that it knows, and how it came about.
+    """A trained classifier with its vocabulary and labels.
 
-    Words are looked up in lower case; whether they have capitals is among what spells them, see `spelling`.
+    Words are looked up in lower case; capitals are among their features, see `word_features`.
     """
 
     task: ClassVar[str] = "classify"
@@ -84,21 +84,21 @@ class ClassifyRun(Run):
         self._labels = {label: i for i, label in enumerate(self.labels)}
 
     @classmethod
-    def new(cls, texts: LabelledTexts, config: ClassifierConfig, *, max_length: int, seed: int) -> Self:
-        """A run with a new model for these texts; the numbers in ``config`` of what is known become theirs.
+    def new(cls, texts: LabelledTexts, *, max_length: int = 400, seed: int = 0, **chosen: Any) -> Self:
+        """Build a run with a new model for these texts; ``chosen`` are fields of `ClassifierConfig`.
 
-        Raises `DataError` when there are not two labels.
+        Raises `DataError` if there are fewer than two labels.
         """
         labels = tuple(sorted({example.label for example in texts.examples}))
         if len(labels) < 2:
             raise DataError(
-                f"expected at least two labels to tell apart, found {labels[0]!r} alone; add texts with another",
+                f"expected at least two labels, found only {labels[0]!r}; add texts with another label",
                 file=texts.name,
             )
         words = Vocabulary.from_units(unit.lower() for example in texts.examples for unit in example.text)
         torch.manual_seed(seed)
-        model = Classifier(replace(config, word_size=len(words), label_size=len(labels)))
-        return cls(model, words, labels, texts.units, texts.columns, max_length)
+        config = ClassifierConfig(len(words), len(labels), **chosen)
+        return cls(config.build(), words, labels, texts.units, texts.columns, max_length)
 
     def files(self) -> dict[str, str]:
         return {"words.vocabulary.json": self.words.to_json(), "labels.json": Vocabulary(self.labels).to_json()}
@@ -114,7 +114,7 @@ class ClassifyRun(Run):
             raise RunError(f"model: expected the kind {ClassifierConfig.kind}, got {config['model']['kind']!r}")
         model = Classifier(ClassifierConfig(**sizes))
         if (model.config.word_size, model.config.label_size) != (len(words), len(labels.units)):
-            raise RunError("words and labels are not as many as config.json says")
+            raise RunError("the vocabularies differ in size from those of config.json")
         units, max_length = config["units"], int(config["max_length"])
         if units not in ("words", "chars") or max_length < 1:
             raise RunError(f"expected units words or chars and max_length above 0, got {units!r} and {max_length}")
@@ -124,18 +124,11 @@ class ClassifyRun(Run):
     def read(self, path: str) -> LabelledTexts:
         return read_labelled(path, self.columns, self.units, max_length=self.max_length)
 
-    def unseen(self, split: LabelledTexts) -> list[str]:  # type: ignore[override]  # it gets what it has read
-        """One line on the labels that training never saw, if there are any."""
-        unseen = sorted({example.label for example in split.examples} - set(self.labels))
-        if not unseen:
-            return []
-        shown = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-        return [
-            f"{split.name}: {counted_noun(len(unseen), 'label')} that training never saw, they count as errors: {shown}"
-        ]
+    def unseen_notes(self, examples: Sequence[LabelledText]) -> list[str]:
+        return unseen_note((example.label for example in examples), self.labels, "label", "counted as errors")
 
-    def encode(self, examples: Sequence[Labelled]) -> list[Encoded]:
-        return [Encoded(*self._spell(text), self._labels.get(label, _UNSEEN)) for text, label in examples]
+    def encode(self, examples: Sequence[LabelledText]) -> list[Encoded]:
+        return [Encoded(*self._ids(text), self._labels.get(label, _UNSEEN)) for text, label in examples]
 
     def lengths(self, encoded: Sequence[Encoded]) -> tuple[list[int], list[int]]:
         return [len(text.words) for text in encoded], [0] * len(encoded)
@@ -154,67 +147,70 @@ class ClassifyRun(Run):
         )
         return loss, int((batch.labels != _UNSEEN).sum())
 
-    def predict(self, texts: Iterable[str], *, weights: bool = False) -> Iterator[Answer]:
-        """An answer for each text, in order; the texts are read as they are needed.
+    def predict(self, texts: Iterable[str], *, weights: bool = False) -> Iterator[Classification]:
+        """Yield the classification of each text, in order; texts are read as they are needed.
 
-        The probabilities are the softmax of the model. Label smoothing keeps them from 0 and 1: with a share s spread
-        over K labels, a text of which the model is certain has 1 − s + s/K.
+        The probabilities are the softmax of the model. Label smoothing keeps them from 0 and 1: with a fraction s
+        spread over K labels, a text of which the model is certain gets 1 − s + s/K.
         """
         return self.predict_units((split_text(text, self.units) for text in texts), weights=weights)
 
-    def predict_units(self, texts: Iterable[Sequence[str]], *, weights: bool = False) -> Iterator[Answer]:
-        """The same for texts that are cut into units already."""
+    def predict_units(self, texts: Iterable[Sequence[str]], *, weights: bool = False) -> Iterator[Classification]:
+        """Yield the classification of each text, given in units."""
         self.model.eval()
 
-        def fitting(length: int) -> int:
+        def batch_size(length: int) -> int:
             return _BATCH_UNITS // min(length, self.max_length)
 
-        return in_windows(texts, len, fitting, lambda batch: self._predict_batch(batch, weights), Answer([], "", {}))
+        blank = Classification([], "", {})
+        return in_length_batches(texts, len, batch_size, lambda batch: self._predict_batch(batch, weights), blank)
 
-    def score(self, examples: Sequence[Labelled], *, confidence: bool = False) -> Scores:
-        """Compare the most probable labels with those of the examples."""
+    def score(self, examples: Sequence[LabelledText], *, confidence: bool = False) -> Scores:
+        """Compare the labels of the model with those of the examples."""
         outputs = [answer.label for answer in self.predict_units(example.text for example in examples)]
         return score_labels(outputs, [example.label for example in examples], confidence=confidence)
 
-    def _predict_batch(self, texts: Sequence[Sequence[str]], weights: bool) -> Iterator[Answer]:
+    def _predict_batch(self, texts: Sequence[Sequence[str]], weights: bool) -> Iterator[Classification]:
         kept = [list(text[: self.max_length]) for text in texts]
         device = next(self.model.parameters()).device
-        batch = self.collate([Encoded(*self._spell(units), _UNSEEN) for units in kept]).texts
+        batch = self.collate([Encoded(*self._ids(units), _UNSEEN) for units in kept]).texts
         with torch.inference_mode():
-            logits, seen = self.model(
+            logits, observed = self.model(
                 TextBatch(*(tensor.to(device) for tensor in batch)), observe=Observe(weights=weights)
             )
         probabilities = logits.softmax(-1).cpu()
         for row, (text, units) in enumerate(zip(texts, kept, strict=True)):
-            shares = dict(zip(self.labels, probabilities[row].tolist(), strict=True))
-            yield Answer(
+            probability_of = dict(zip(self.labels, probabilities[row].tolist(), strict=True))
+            yield Classification(
                 units,
-                max(shares, key=shares.__getitem__),
-                shares,
-                seen.weights[row, :, 0, : len(units)].cpu() if weights else None,
-                self.words.unseen(unit.lower() for unit in units),
+                max(probability_of, key=probability_of.__getitem__),
+                probability_of,
+                observed.weights[row, :, 0, : len(units)].cpu() if weights else None,
+                self.words.unseen_units(unit.lower() for unit in units),
                 len(units) < len(text),
             )
 
-    def _spell(self, units: Sequence[str]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    def _ids(self, units: Sequence[str]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         size = self.model.config.gram_size
-        return tuple(self.words.encode(unit.lower() for unit in units)), tuple(spelling(unit, size) for unit in units)
+        return tuple(self.words.encode(unit.lower() for unit in units)), tuple(
+            word_features(unit, size) for unit in units
+        )
 
 
 @lru_cache(maxsize=1_000_000)
-def spelling(unit: str, size: int) -> tuple[int, ...]:
-    """What a word is spelt by, hashed into ids from 1 to size − 1: n-grams of its characters, and how it is written.
+def word_features(unit: str, size: int) -> tuple[int, ...]:
+    """Return the features of a word, hashed into ids from 1 to size − 1: character n-grams, and its first character.
 
-    The n-grams, of 3 to 5 characters, are of the word in lower case between "<" and ">"; a long word has the first
-    forty. How it is written: whether it begins with a capital or a small letter, a digit, or another character.
+    The n-grams of 3 to 5 characters are those of the word in lower case between "<" and ">", at most the first forty.
+    The last feature says whether the word begins with a capital or a small letter, a digit, or another character.
 
-    >>> len(spelling("cat", 10_007))  # "<ca", "cat", "at>", "<cat", "cat>", "<cat>", and a small letter
+    >>> len(word_features("cat", 10_007))  # "<ca", "cat", "at>", "<cat", "cat>", "<cat>", and a small letter
     7
-    >>> [a == b for a, b in zip(spelling("Cat", 10_007), spelling("cat", 10_007))]
+    >>> [a == b for a, b in zip(word_features("Cat", 10_007), word_features("cat", 10_007))]
     [True, True, True, True, True, True, False]
     """
-    spelt = f"<{unit.lower()}>"
-    grams = [spelt[i : i + n] for n in _GRAMS for i in range(len(spelt) - n + 1)][:_MOST_GRAMS]
+    marked = f"<{unit.lower()}>"
+    grams = [marked[i : i + n] for n in _GRAM_LENGTHS for i in range(len(marked) - n + 1)][:_MAX_GRAMS]
     first = unit[0]
     written = "A" if first.isupper() else "a" if first.isalpha() else "0" if first.isdigit() else "."
     return tuple(1 + zlib.crc32(gram.encode("utf-8", "surrogatepass")) % (size - 1) for gram in [*grams, f"{written} "])

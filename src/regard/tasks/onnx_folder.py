@@ -1,12 +1,12 @@
-"""A run as a folder for other runtimes: its graphs, and what those who load them need to know.
+"""A run exported to a folder for other runtimes: ONNX graphs, vocabularies, and a README.
 
 encoder.onnx              reads sources
-decoder.onnx              makes one step of the decoder
-config.json               sizes, units, and how long sources and answers may be
+decoder.onnx              one step of the decoder
+config.json               sizes, units, and the greatest lengths of sources and answers
 source.vocabulary.json    the units of each side; unit i has id i + 4
 target.vocabulary.json
-source.tokenizer.json     where units are subwords, what cuts a text into them
-README.md                 what goes in and comes out, and an example
+source.tokenizer.json     the subword tokenizer, if units are subwords
+README.md                 inputs, outputs and an example
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard._files import disk_errors
-from regard.data.pairs import Units
 from regard.errors import RunError
 from regard.models.onnx_graphs import Graph, dtype_of, graphs, largest_error, write_graph
 from regard.tasks.seq2seq import Seq2SeqRun
@@ -33,19 +32,19 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the size of each graph in bytes, and by how much its numbers differ from the model's."""
+    """The outcome of an export: the size of each graph in bytes, and its largest difference from the model."""
 
     sizes: dict[str, int]
     error: float
 
 
 def export_run(run: Seq2SeqRun, folder: Path) -> Exported:
-    """Write a folder with the graphs of a run, once onnxruntime has shown that they give what the model gives.
+    """Write a folder with the graphs of a run, after onnxruntime has reproduced the numbers of the model with them.
 
-    The folder appears in one step, with all that belongs in it; an export that is there already is replaced.
+    The complete folder appears in one step; an earlier export in its place is replaced.
 
-    Errors: `RunError` when the folder holds other files or cannot be written, or when a graph gives numbers that differ
-    from the model's by more than ``TOLERANCE``.
+    Errors: `RunError` if the folder contains other files or cannot be written, or if the numbers of a graph differ from
+    those of the model by more than ``TOLERANCE``.
     """
     _check_free(folder)
     folder = Path(os.path.realpath(folder))
@@ -67,15 +66,18 @@ def _check_free(folder: Path) -> None:
             raise RunError(f"{folder}: expected a folder, got a file; choose another --out")
         return
     if folder.samefile(os.curdir):
-        raise RunError(f"{folder}: this folder is replaced as a whole, so you cannot be in it; choose another --out")
+        raise RunError(f"{folder}: the export would replace the current folder; choose another --out")
     there = {path.name for path in folder.iterdir()}
     others = sorted(there - {*FILES, *_SOMETIMES}) or sorted(there if there and "encoder.onnx" not in there else ())
     if others:
-        raise RunError(f"{folder}: the folder holds other files ({others[0]}, ...); choose another --out")
+        raise RunError(
+            f"{folder}: expected an empty folder or an earlier export, found other files ({others[0]}, ...); "
+            f"choose another --out"
+        )
 
 
 def _put(temporary: Path, folder: Path) -> None:
-    """Give the folder its name; what had that name is set aside until then."""
+    """Rename the folder; an earlier one of its name is set aside until then."""
     aside = temporary.with_name(f"{temporary.name}.before")
     if folder.is_dir():
         folder.rename(aside)
@@ -89,28 +91,28 @@ def _put(temporary: Path, folder: Path) -> None:
 
 
 def _fill(folder: Path, run: Seq2SeqRun) -> Exported:
-    found = graphs(run.model)
-    for name, graph in found.items():
+    exported = graphs(run.model)
+    for name, graph in exported.items():
         write_graph(graph, folder / f"{name}.onnx")
     error = largest_error(run.model, folder / "encoder.onnx", folder / "decoder.onnx")
     if error > TOLERANCE:
         raise RunError(
             f"expected the graphs to differ from the model by {TOLERANCE:g} at most, got {error:.2g}; nothing is "
-            "written: this is a fault of ours or of onnxruntime"
+            "written: please report this fault, of regard or of onnxruntime"
         )
     texts = {
-        # Not how it was trained, which may name files of the one who did
+        # Without the entries about training, which may name private files
         "config.json": json.dumps(run.description(), indent=2) + "\n",
         **run.files(),
-        "README.md": _readme(run, found),
+        "README.md": _readme(run, exported),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    return Exported({f"{name}.onnx": (folder / f"{name}.onnx").stat().st_size for name in found}, error)
+    return Exported({f"{name}.onnx": (folder / f"{name}.onnx").stat().st_size for name in exported}, error)
 
 
-def _readme(run: Seq2SeqRun, found: Mapping[str, Graph]) -> str:
-    encoder, decoder = found["encoder"], found["decoder"]
+def _readme(run: Seq2SeqRun, exported: Mapping[str, Graph]) -> str:
+    encoder, decoder = exported["encoder"], exported["decoder"]
     names = {
         "encoder_inputs": _table(encoder.inputs),
         "encoder_outputs": _table(encoder.outputs),
@@ -126,25 +128,28 @@ def _readme(run: Seq2SeqRun, found: Mapping[str, Graph]) -> str:
 
 
 def _texts(run: Seq2SeqRun) -> dict[str, str]:
-    """What the README says of texts: how they are cut into units, and put together again."""
-    said = f"Sources are in {run.source_units}, targets in {run.target_units}."
+    """Return the parts of the README about texts: how to split them into units, and to join these again."""
+    sides = f"Sources are {run.source_tokenizer}, targets are {run.target_tokenizer}."
     if "features" in run.columns:
-        said += " Each feature is a unit that begins with a TAB; they stand before the units of the source."
+        sides += " Each feature is a unit that begins with a TAB, before the units of the source."
     before, join = "", "''.join(found).removeprefix(' ')"
-    if run.normal != "none":
-        before += f"    text = unicodedata.normalize({run.normal.upper()!r}, text)\n"
-    if isinstance(run.source_units, Units):
-        separator = run.source_units.separator
-        split = f"[unit for unit in text.split({separator!r}) if unit]" if separator else "list(text)"
-    else:
+    if run.unicode_form != "none":
+        before += f"    text = unicodedata.normalize({run.unicode_form.upper()!r}, text)\n"
+    separator = run.source_tokenizer.separator
+    if separator is None:
         before += "    text = ' ' + text\n"
         split = "[text[a:b] for a, b in Tokenizer.from_file('source.tokenizer.json').encode(text).offsets]"
-    if isinstance(run.target_units, Units):
-        join = f"{run.target_units.separator!r}.join(found)"
-    if run.normal == "nfd":
+    else:
+        split = f"[unit for unit in text.split({separator!r}) if unit]" if separator else "list(text)"
+    if run.target_tokenizer.separator is not None:
+        join = f"{run.target_tokenizer.separator!r}.join(found)"
+    if run.unicode_form == "nfd":
         join = f"unicodedata.normalize('NFC', {join})"
-    imports = "import unicodedata\n" * (run.normal != "none"), "from tokenizers import Tokenizer\n" * ("Token" in split)
-    return {"units": said, "before": before, "split": split, "join": join, "imports": "".join(imports)}
+    imports = (
+        "import unicodedata\n" * (run.unicode_form != "none"),
+        "from tokenizers import Tokenizer\n" * ("Token" in split),
+    )
+    return {"units": sides, "before": before, "split": split, "join": join, "imports": "".join(imports)}
 
 
 def _table(tensors: Mapping[str, tuple[str | int, ...]]) -> str:
@@ -158,11 +163,11 @@ def _table(tensors: Mapping[str, tuple[str | int, ...]]) -> str:
 _README = """\
 # A sequence-to-sequence model as ONNX graphs
 
-`encoder.onnx` reads sources; `decoder.onnx` makes one step, from the last tokens to the logits of the next. Sizes that
-the tables name are free.
+`encoder.onnx` encodes sources; `decoder.onnx` computes one step, from the last tokens to the logits of the next. Sizes
+with a name in the tables are free.
 
-<units> Ids are 0 for padding, 1 for an unknown unit, 2 for the begin of a target, 3 for its end, and i + 4 for unit i
-of a vocabulary, counted from 0.
+<units> Ids are 0 for padding, 1 for an unknown unit, 2 for the beginning of a target, 3 for its end, and i + 4 for unit
+i of a vocabulary, counted from 0.
 
 ```python
 import json
@@ -191,29 +196,29 @@ def answer(text):
 
 ## encoder.onnx
 
-Sources of one batch are filled up to the longest with 0; `lengths` says how many ids each has, 1 or more.
+Pad the sources of a batch at the end with 0; `lengths` are their numbers of ids, at least 1.
 
 <encoder_inputs>
 
-What it gives goes to the decoder, under the same names: the memory, which stays as it is, and the state before the
-first step.
+Pass the outputs to the decoder under the same names: the memory, which never changes, and the state before the first
+step.
 
 <encoder_outputs>
 
 ## decoder.onnx
 
-The first `tokens` are 2, the begin of a target. After a step, `next_state_...` takes the place of `state_...`.
+The first `tokens` are 2, the beginning of a target. After a step, pass `next_state_...` as `state_...`.
 
 <decoder_inputs>
 
 <decoder_outputs>
 
-Several hypotheses of a source stand side by side on the second axis, of `tokens` and of every `state_...`. To begin
-with K of them, repeat the state: `state.repeat(K, 1)`; to go on from chosen ones, `parents` of shape (batch, K):
-`state[np.arange(batch)[:, None], parents]`. The memory is as it was.
+Hypotheses of one source lie along the second axis of `tokens` and of every `state_...`. To begin with K of them, repeat
+the state: `state.repeat(K, 1)`; to continue from chosen ones, select their `parents` of shape (batch, K):
+`state[np.arange(batch)[:, None], parents]`. The memory stays the same.
 <axes>"""
 
 _AXES = """
-The last axes of keys and values are (layers, heads, places, features of a head). The state of a target that has not
-begun has no places; each step adds one.
+The last axes of keys and values are (layers, heads, positions, features of a head). Before the first step the state has
+no positions; each step adds one.
 """

@@ -1,4 +1,4 @@
-"""The tasks there are, and opening a run whatever its task."""
+"""The class of run for each task by name, and opening a run of any task."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from regard.tasks.run import Run, read_config
 from regard.tasks.seq2seq import Seq2SeqRun
 from regard.tasks.tag import TagRun
 
-__all__ = ["TASKS", "open_run"]
+__all__ = ["RUN_CLASSES", "open_run"]
 
-TASKS: dict[str, type[Run]] = {run.task: run for run in (Seq2SeqRun, TagRun, ClassifyRun)}
+RUN_CLASSES: dict[str, type[Run]] = {run.task: run for run in (Seq2SeqRun, TagRun, ClassifyRun)}
 
 
 def open_run(directory: str | Path, *, trained: bool = True) -> Run:
-    """Open a run directory, ready to predict; as `Run.load` of its task does."""
+    """Open a run directory of any task, ready to predict; see `Run.load`."""
     task = read_config(Path(directory))["task"]
-    if task not in TASKS:
-        raise RunError(f"{directory}: expected a task of {', '.join(TASKS)}, got {task!r}; restore it, or train again")
-    return TASKS[task].load(directory, trained=trained)
+    if task not in RUN_CLASSES:
+        raise RunError(
+            f"{directory}: expected a task of {', '.join(RUN_CLASSES)}, got {task!r}; "
+            f"restore config.json, or train again"
+        )
+    return RUN_CLASSES[task].load(directory, trained=trained)

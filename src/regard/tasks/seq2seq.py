@@ -1,33 +1,59 @@
-"""Sequence to sequence: texts in, texts out, looked for with a beam."""
+"""Sequence to sequence: runs that answer a text with a text, by beam search."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from regard._symbols import PAD
-from regard.data.batches import Batch, Encoded, collate, encode, pad
-from regard.data.pair_columns import PLAIN, Normal, check_columns, compose
-from regard.data.pairs import Example, Pairs, Units, read_pairs, split_source, unseen_notes, vocabularies
+from regard._symbols import BOS, EOS, PAD
+from regard.data.batches import pad
+from regard.data.pair_columns import DEFAULT_COLUMNS, UnicodeForm, check_columns, compose
+from regard.data.pairs import Pair, Pairs, read_pairs, split_source, vocabularies
+from regard.data.tokenizer import SeparatorTokenizer, Tokenizer
 from regard.data.vocabulary import Vocabulary
-from regard.errors import RunError
-from regard.models import CONFIGS, Config, Seq2Seq, TransformerConfig, beam_search
+from regard.errors import ArgumentError, RunError
+from regard.models import CONFIGS, Seq2Seq, beam_search
 from regard.tasks.metrics import Scores, score_texts, score_units
-from regard.tasks.run import Run, in_windows
+from regard.tasks.run import Run, unseen_note
+from regard.tasks.windows import in_length_batches
 
 if TYPE_CHECKING:
-    from regard.data.subwords import Subwords
+    from jaxtyping import Int64
 
-__all__ = ["Answer", "Prediction", "Search", "Seq2SeqRun", "growth", "limits"]
+__all__ = [
+    "Answer",
+    "Batch",
+    "Encoded",
+    "Prediction",
+    "Search",
+    "Seq2SeqRun",
+    "max_length_ratio",
+    "max_target_lengths",
+]
+
+
+class Encoded(NamedTuple):
+    """One pair as ids, without BOS and EOS."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+class Batch(NamedTuple):
+    """B pairs: padded sources, their lengths, and padded targets between BOS and EOS."""
+
+    source: Int64[Tensor, "B Ts"]
+    source_lengths: Int64[Tensor, " B"]
+    target: Int64[Tensor, "B Tt"]
 
 
 @dataclass(frozen=True)
 class Search:
-    """How answers are looked for: width of the beam, how many to give, length penalty, with weights or without."""
+    """Settings of the beam search: width, number of answers, length penalty, and whether to return weights."""
 
     beam: int = 5
     n_best: int = 1
@@ -40,8 +66,8 @@ class Search:
 class Prediction:
     """One hypothesis as text: its score (log probability over length to the power of the penalty) and its attention.
 
-    ``weights`` (steps, source units), or (layers, heads, steps, source units), have one step more than there are units
-    when the hypothesis is ``finished``: the step that ends it.
+    ``weights`` are (steps, source units), or (layers, heads, steps, source units). A ``finished`` hypothesis has one
+    step more than units: the step that ends it.
     """
 
     text: str
@@ -54,22 +80,23 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run makes of one line: predictions, best first; none for a blank line.
+    """The answer of a run to one line: predictions, best first, or none for a blank line.
 
-    ``unseen`` counts units that training never saw, ``cut`` tells that the line was longer than the run takes.
+    ``unseen`` are the units that training never saw, with repetitions; ``cut`` is True if the line was longer than the
+    run accepts.
     """
 
     units: list[str]
     predictions: list[Prediction]
-    unseen: int = 0
+    unseen: list[str] = field(default_factory=list)
     cut: bool = False
 
 
 @dataclass
 class Seq2SeqRun(Run):
-    """A trained sequence-to-sequence model: the network, both vocabularies and units, and how it came about.
+    """A trained sequence-to-sequence model with the vocabularies and tokenizers of both sides.
 
-    ``growth`` is the largest share of target to source units in training; see `limits`.
+    ``max_length_ratio`` is the largest ratio of target to source length in training; see `max_target_lengths`.
     """
 
     task: ClassVar[str] = "seq2seq"
@@ -77,44 +104,65 @@ class Seq2SeqRun(Run):
     model: Seq2Seq
     source: Vocabulary
     target: Vocabulary
-    source_units: Units | Subwords
-    target_units: Units | Subwords
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
     max_length: int
-    growth: float
-    columns: tuple[str, ...] = PLAIN
-    normal: Normal = "none"
+    max_length_ratio: float
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    unicode_form: UnicodeForm = "none"
     training: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def new(cls, pairs: Pairs, config: Config, *, max_length: int, seed: int, shared: bool = False) -> Self:
-        """A run with a new model for these pairs; the sizes and lengths of ``config`` become those of the data.
+    def new(
+        cls,
+        pairs: Pairs,
+        model: str = "recurrent",
+        *,
+        max_length: int = 200,
+        seed: int = 0,
+        shared: bool = False,
+        **chosen: Any,
+    ) -> Self:
+        """Build a run with a new model for these pairs.
 
+        ``model`` is "recurrent" or "transformer", ``chosen`` are fields of its config, but for the sizes of the data.
         ``shared`` gives both sides one vocabulary.
         """
+        if model not in CONFIGS:
+            raise ArgumentError(f"expected a model of {', '.join(CONFIGS)}, got {model!r}")
         source, target = vocabularies(pairs, shared=shared)
-        share = growth((len(a), len(b)) for a, b in pairs.examples)
-        sizes: dict[str, Any] = {"source_size": len(source), "target_size": len(target)}
-        if isinstance(config, TransformerConfig):  # whose positions may be learned, each by itself, up to the longest
-            sizes["max_length"] = max(1 + max_length, int(limits(torch.tensor(max_length), share)))
+        ratio = max_length_ratio((len(pair.source), len(pair.target)) for pair in pairs.examples)
+        longest = max(1 + max_length, int(max_target_lengths(torch.tensor(max_length), ratio)))
         torch.manual_seed(seed)
-        model = replace(config, **sizes).build()
-        units = (pairs.source_units, pairs.target_units)
-        return cls(model, source, target, *units, max_length, share, pairs.columns, pairs.normal)
+        config = CONFIGS[model].for_data(len(source), len(target), longest, **chosen)
+        return cls(
+            config.build(),
+            source,
+            target,
+            pairs.source_tokenizer,
+            pairs.target_tokenizer,
+            max_length,
+            ratio,
+            pairs.columns,
+            pairs.unicode_form,
+        )
 
     def files(self) -> dict[str, str]:
-        sides = {"source": (self.source, self.source_units), "target": (self.target, self.target_units)}
-        files = {f"{side}.vocabulary.json": vocabulary.to_json() for side, (vocabulary, _) in sides.items()}
-        learnt = {side: units for side, (_, units) in sides.items() if not isinstance(units, Units)}
-        return files | {f"{side}.tokenizer.json": units.to_json() for side, units in learnt.items()}
+        files = {"source.vocabulary.json": self.source.to_json(), "target.vocabulary.json": self.target.to_json()}
+        for side, tokenizer in (("source", self.source_tokenizer), ("target", self.target_tokenizer)):
+            learned = tokenizer.to_json()
+            if learned is not None:
+                files[f"{side}.tokenizer.json"] = learned
+        return files
 
     def settings(self) -> dict[str, Any]:
         return {
-            "source_units": self.source_units.name,
-            "target_units": self.target_units.name,
+            "source_units": self.source_tokenizer.name,
+            "target_units": self.target_tokenizer.name,
             "max_length": self.max_length,
-            "growth": self.growth,
+            "growth": self.max_length_ratio,
             "columns": list(self.columns),
-            "normal": self.normal,
+            "normal": self.unicode_form,
         }
 
     @classmethod
@@ -125,89 +173,97 @@ class Seq2SeqRun(Run):
             model,
             source,
             target,
-            _units(config["source_units"], "source", read),
-            _units(config["target_units"], "target", read),
+            _tokenizer(config["source_units"], "source", read),
+            _tokenizer(config["target_units"], "target", read),
             max_length=int(config["max_length"]),
-            growth=float(config["growth"]),
-            columns=check_columns(config.get("columns", PLAIN)),
-            normal=config.get("normal", "none"),
+            max_length_ratio=float(config["growth"]),
+            columns=check_columns(config.get("columns", DEFAULT_COLUMNS)),
+            unicode_form=config.get("normal", "none"),
             training=dict(config["training"]),
         )
-        if run.max_length < 1 or run.growth <= 0:
+        if run.max_length < 1 or run.max_length_ratio <= 0:
             raise RunError("max_length and growth are not above 0 in config.json")
         if (len(source), len(target)) != (model.config.source_size, model.config.target_size):
-            raise RunError("the vocabularies do not have the sizes that config.json names")
+            raise RunError("the vocabularies differ in size from those of config.json")
         return run
 
     def read(self, path: str) -> Pairs:
         return read_pairs(
             path,
-            self.source_units,
-            self.target_units,
+            self.source_tokenizer,
+            self.target_tokenizer,
             columns=self.columns,
-            normal=self.normal,
+            unicode_form=self.unicode_form,
             max_length=self.max_length,
         )
 
-    def unseen(self, split: Pairs) -> list[str]:  # type: ignore[override]  # it gets what it has read
-        return unseen_notes(split, self.source, self.target)
+    def unseen_notes(self, examples: Sequence[Pair]) -> list[str]:
+        sources = (unit for pair in examples for unit in pair.source)
+        targets = (unit for pair in examples for unit in pair.target)
+        return [
+            *unseen_note(sources, self.source.units, "source unit", "read as unknown"),
+            *unseen_note(targets, self.target.units, "target unit", "counted as errors"),
+        ]
 
-    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        return encode(examples, self.source, self.target)
+    def encode(self, examples: Sequence[Pair]) -> list[Encoded]:
+        # Tuples of ints, unlike lists, are not tracked by the garbage collector: on a large file this halves the time.
+        return [Encoded(tuple(self.source.encode(a)), tuple(self.target.encode(b))) for a, b in examples]
 
     def lengths(self, encoded: Sequence[Encoded]) -> tuple[list[int], list[int]]:
-        return [len(example.source) for example in encoded], [len(example.target) + 2 for example in encoded]
+        return [len(pair.source) for pair in encoded], [len(pair.target) + 2 for pair in encoded]
 
     def collate(self, encoded: Sequence[Encoded]) -> Batch:
-        return collate(encoded)
+        source, source_lengths = pad([pair.source for pair in encoded])
+        target, _ = pad([[BOS, *pair.target, EOS] for pair in encoded])
+        return Batch(source, source_lengths, target)
 
     def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
-        """Of the target symbols, EOS included, given the true ones before each (teacher forcing)."""
+        """Return the loss of the target symbols, EOS included, given the true ones before each (teacher forcing)."""
         logits = self.model(batch.source, batch.source_lengths, batch.target[:, :-1])
-        wanted = batch.target[:, 1:].flatten()
+        expected = batch.target[:, 1:].flatten()
         loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), wanted, ignore_index=PAD, label_smoothing=smoothing, reduction="sum"
+            logits.flatten(0, 1), expected, ignore_index=PAD, label_smoothing=smoothing, reduction="sum"
         )
-        return loss, int((wanted != PAD).sum())
+        return loss, int((expected != PAD).sum())
 
     @property
     def unit_error(self) -> str:
-        """What errors per unit of the target are called: CER for characters, PER for phones and the like."""
-        return "CER" if self.target_units.name == "chars" else "PER"
+        """The name of the error rate per target unit: CER for characters, PER for phones and the like."""
+        return "CER" if self.target_tokenizer.name == "chars" else "PER"
 
     def predict(self, lines: Iterable[str], search: Search = Search()) -> Iterator[Answer]:
-        """An answer for each line, in order; the lines are read as they are needed."""
+        """Yield an answer for each line, in order; lines are read as they are needed."""
         return self.predict_units(map(self.split, lines), search)
 
     def split(self, line: str) -> list[str]:
-        """The units of a line that asks for an answer: a source, or SOURCE TAB FEATURES."""
-        return split_source(line, self.source_units, self.columns, self.normal)
+        """Return the units of a line to answer: a source, or SOURCE TAB FEATURES."""
+        return split_source(line, self.source_tokenizer, self.columns, self.unicode_form)
 
     def predict_units(self, sources: Iterable[Sequence[str]], search: Search = Search()) -> Iterator[Answer]:
-        """The same for sources that are cut into units already."""
+        """Yield an answer for each source, given in units."""
 
-        def fitting(length: int) -> int:
+        def batch_size(length: int) -> int:
             return search.batch_tokens // (min(length, self.max_length) * search.beam)
 
-        return in_windows(sources, len, fitting, lambda batch: self._predict_batch(batch, search), Answer([], []))
+        return in_length_batches(
+            sources, len, batch_size, lambda batch: self._predict_batch(batch, search), Answer([], [])
+        )
 
-    def score(
-        self, examples: Sequence[Example], search: Search = Search(beam=1), *, confidence: bool = False
-    ) -> Scores:
-        """Compare the best answers with the references: unit by unit, or as texts by BLEU where units are subwords."""
+    def score(self, examples: Sequence[Pair], search: Search = Search(beam=1), *, confidence: bool = False) -> Scores:
+        """Compare the best answers with the references: unit by unit, or, if units are subwords, as texts by BLEU."""
         self.model.eval()
-        answers = self.predict_units([example.source for example in examples], search)
+        answers = self.predict_units([pair.source for pair in examples], search)
         outputs = [answer.predictions[0].units for answer in answers]
-        references = [example.target for example in examples]
-        if isinstance(self.target_units, Units):
-            return score_units(outputs, references, self.unit_error, confidence=confidence)
-        return score_texts(self._texts(outputs), self._texts(references), confidence=confidence)
+        references = [pair.target for pair in examples]
+        if self.target_tokenizer.name == "subword":
+            return score_texts(self._texts(outputs), self._texts(references), confidence=confidence)
+        return score_units(outputs, references, self.unit_error, confidence=confidence)
 
-    def test(self, examples: Sequence[Example]) -> Scores:
+    def test(self, examples: Sequence[Pair]) -> Scores:
         return self.score(examples, Search())
 
     def _texts(self, targets: Iterable[Sequence[str]]) -> list[str]:
-        return [compose(self.target_units.join(units), self.normal) for units in targets]
+        return [compose(self.target_tokenizer.join(units), self.unicode_form) for units in targets]
 
     def _predict_batch(self, sources: Sequence[Sequence[str]], search: Search) -> Iterator[Answer]:
         kept = [list(source[: self.max_length]) for source in sources]
@@ -217,7 +273,7 @@ class Seq2SeqRun(Run):
             self.model,
             ids.to(device),
             lengths.to(device),
-            max_lengths=limits(lengths, self.growth),
+            max_lengths=max_target_lengths(lengths, self.max_length_ratio),
             beam=search.beam,
             n_best=search.n_best,
             length_penalty=search.length_penalty,
@@ -229,7 +285,7 @@ class Seq2SeqRun(Run):
                 answer = self.target.decode(hypothesis.ids)
                 predictions.append(
                     Prediction(
-                        compose(self.target_units.join(answer), self.normal),
+                        compose(self.target_tokenizer.join(answer), self.unicode_form),
                         answer,
                         hypothesis.score,
                         hypothesis.log_prob,
@@ -237,38 +293,38 @@ class Seq2SeqRun(Run):
                         hypothesis.weights,
                     )
                 )
-            yield Answer(units, predictions, self.source.unseen(units), len(units) < len(source))
+            yield Answer(units, predictions, self.source.unseen_units(units), len(units) < len(source))
 
 
-def _units(name: str, side: str, read: Callable[[str], str]) -> Units | Subwords:
+def _tokenizer(name: str, side: str, read: Callable[[str], str]) -> Tokenizer:
     if name != "subword":
-        return Units(name)
-    from regard.data.subwords import Subwords
+        return SeparatorTokenizer(name)
+    from regard.data.subwords import SubwordTokenizer
 
-    return Subwords.from_json(read(f"{side}.tokenizer.json"))
+    return SubwordTokenizer.from_json(read(f"{side}.tokenizer.json"))
 
 
 def _model(*, kind: str = "recurrent", **sizes: Any) -> Seq2Seq:
-    """A new model by what config.json says of it; there were no kinds before there was more than one."""
+    """Build a new model from the entries of config.json, which had no kind while there was only one."""
     if kind not in CONFIGS:
         raise RunError(f"model: expected a kind of {', '.join(CONFIGS)}, got {kind!r}")
     return CONFIGS[kind](**sizes).build()
 
 
-def limits(lengths: Tensor, growth: float) -> Tensor:
-    """After how many symbols answers to sources of these lengths are broken off: 10 + growth · length.
+def max_target_lengths(lengths: Tensor, ratio: float) -> Tensor:
+    """Return the number of symbols after which answers to sources of these lengths end: 10 + ratio · length.
 
     >>> import torch
-    >>> limits(torch.tensor([2, 7]), 1.5)
+    >>> max_target_lengths(torch.tensor([2, 7]), 1.5)
     tensor([13, 21])
     """
-    return 10 + (lengths * growth).ceil().long()
+    return 10 + (lengths * ratio).ceil().long()
 
 
-def growth(lengths: Iterable[tuple[int, int]]) -> float:
-    """The largest share of target to source length, with room above it left to the caller.
+def max_length_ratio(lengths: Iterable[tuple[int, int]]) -> float:
+    """Return the largest ratio of target to source length.
 
-    >>> growth([(4, 4), (2, 5)])
+    >>> max_length_ratio([(4, 4), (2, 5)])
     2.5
     """
     return max((target / source for source, target in lengths), default=1.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._wording import counted_noun
-from regard.cli.messages import note, with_progress
+from regard.cli.messages import UnseenUnits, note, with_progress
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.cli.train_plan import TrainPlan
-    from regard.data.labelled_texts import Labelled, LabelledTexts, TextUnits
+    from regard.data.labelled_texts import LabelledText, LabelledTexts, TextUnits
     from regard.look import WatchRecord
-    from regard.tasks.classify import Answer, ClassifyRun
+    from regard.tasks.classify import Classification, ClassifyRun
     from regard.tasks.metrics import Scores
 
 # Kinds of model with their options, and the defaults of their config, as in `regard.cli.tasks.seq2seq`
@@ -46,11 +46,10 @@ def read(
 
 def new(texts: LabelledTexts, plan: TrainPlan) -> ClassifyRun:
     """Return a run with a new model for these texts."""
-    from regard.models import ClassifierConfig
     from regard.tasks.classify import ClassifyRun
 
-    config = ClassifierConfig(0, 0, **{"encoder": plan.model, **plan.sizes})
-    return ClassifyRun.new(texts, config, max_length=plan.reading["max_length"], seed=plan.settings.seed)
+    chosen = {"encoder": plan.model, **plan.sizes}
+    return ClassifyRun.new(texts, max_length=plan.reading["max_length"], seed=plan.settings.seed, **chosen)
 
 
 def describe(run: ClassifyRun) -> str:
@@ -58,7 +57,7 @@ def describe(run: ClassifyRun) -> str:
     return f"{len(run.words):,} words, {len(run.labels):,} labels"
 
 
-def show_examples(run: ClassifyRun, examples: list[Labelled], directory: Path, console: Console) -> None:
+def show_examples(run: ClassifyRun, examples: list[LabelledText], directory: Path, console: Console) -> None:
     """Print the labels of a few texts, and draw their attention."""
     from regard.look import save
     from regard.look.pictures.shaded_text import shaded_texts
@@ -74,25 +73,25 @@ def show_examples(run: ClassifyRun, examples: list[Labelled], directory: Path, c
 
 def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
     """Print a label for each line."""
-    from regard.data.labelled_texts import read_texts
+    from regard.data.labelled_texts import read_unlabelled
 
     if file == "-" and sys.stdin.isatty():
-        note("enter one text a line; Ctrl-D ends")
-    unseen = cut = 0
-    for answer in with_progress(run.predict(read_texts(file, run.columns)), "line"):
-        unseen, cut = unseen + answer.unseen, cut + answer.cut
+        note("enter one text per line; Ctrl-D ends the input")
+    unseen, cut = UnseenUnits(), 0
+    for answer in with_progress(run.predict(read_unlabelled(file, run.columns)), "line"):
+        unseen.add(answer.unseen)
+        cut += answer.cut
         if options["as_json"]:
             print(json.dumps({"label": answer.label, "probabilities": answer.probabilities}, ensure_ascii=False))
         else:
             score = [f"{answer.probabilities[answer.label]:.4f}"] if options["scores"] and answer.label else []
             print("\t".join([answer.label, *score]))
-    if unseen:
-        note(f"{counted_noun(unseen, 'unit')} that training never saw, represented by their characters only")
+    unseen.report("represented by their characters only")
     if cut:
         note(f"{counted_noun(cut, 'text')} cut to {run.max_length} units, the most that the model takes")
 
 
-def score(run: ClassifyRun, examples: list[Labelled], options: dict[str, Any]) -> Scores:
+def score(run: ClassifyRun, examples: list[LabelledText], options: dict[str, Any]) -> Scores:
     """Return the scores of the labels of examples, with confidence intervals."""
     return run.score(examples, confidence=True)
 
@@ -113,7 +112,7 @@ def watch(run: ClassifyRun, text: str, options: dict[str, Any]) -> tuple[WatchRe
     return record, {"source": answer.units, "target": [answer.label]}
 
 
-def _classify(run: ClassifyRun, texts: list[str]) -> list[Answer]:
+def _classify(run: ClassifyRun, texts: list[str]) -> list[Classification]:
     """Print each text with its label and probability; return the answers with their weights."""
     answers = list(run.predict(texts, weights=True))
     for text, answer in zip(texts, answers, strict=True):
@@ -123,5 +122,5 @@ def _classify(run: ClassifyRun, texts: list[str]) -> list[Answer]:
     return answers
 
 
-def _text(run: ClassifyRun, answer: Answer) -> str:
+def _text(run: ClassifyRun, answer: Classification) -> str:
     return ("" if run.units == "chars" else " ").join(answer.units)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.cli.train_plan import TrainPlan
-    from regard.data.pair_columns import Normal
-    from regard.data.pairs import Example, Pairs
+    from regard.data.pair_columns import UnicodeForm
+    from regard.data.pairs import Pair, Pairs
     from regard.look import WatchRecord
     from regard.tasks.metrics import Scores
     from regard.tasks.seq2seq import Answer, Search, Seq2SeqRun
@@ -59,21 +59,20 @@ def read(
     target_units: str | None = None,
     subwords: int = 8000,
     shared: bool = False,
-    normalize: Normal = "none",
+    normalize: UnicodeForm = "none",
     max_length: int = 200,
 ) -> Pairs:
     """Read pairs to train on, split into units as the options say, or as can be guessed."""
-    from regard.data.pair_rows import read_texts
-    from regard.data.pairs import cut, learn_units
+    from regard.data.pair_rows import read_pair_rows
+    from regard.data.pairs import learn_tokenizers, split_into_units
 
-    texts = read_texts(path, columns=None if columns is None else columns.split(","), normal=normalize)
-    both = learn_units(texts, source_units or units, target_units or units, size=subwords, shared=shared)
-    return cut(texts, *both, max_length=max_length)
+    rows = read_pair_rows(path, columns=None if columns is None else columns.split(","), unicode_form=normalize)
+    both = learn_tokenizers(rows, source_units or units, target_units or units, size=subwords, shared=shared)
+    return split_into_units(rows, *both, max_length=max_length)
 
 
 def new(pairs: Pairs, plan: TrainPlan) -> Seq2SeqRun:
     """Return a run with a new model for these pairs."""
-    from regard.models import CONFIGS
     from regard.tasks.seq2seq import Seq2SeqRun
 
     sizes = {**({"dropout": 0.0} if len(pairs) >= MANY_PAIRS else {}), **plan.sizes}
@@ -86,8 +85,8 @@ def new(pairs: Pairs, plan: TrainPlan) -> Seq2SeqRun:
         sizes["shared_embeddings"] = shared
         if "encoder_layers" in sizes:
             sizes["decoder_layers"] = sizes["encoder_layers"]
-    config, max_length = CONFIGS[plan.model](0, 0, **sizes), plan.reading["max_length"]
-    return Seq2SeqRun.new(pairs, config, max_length=max_length, seed=plan.settings.seed, shared=shared)
+    max_length = plan.reading["max_length"]
+    return Seq2SeqRun.new(pairs, plan.model, max_length=max_length, seed=plan.settings.seed, shared=shared, **sizes)
 
 
 def describe(run: Seq2SeqRun) -> str:
@@ -95,7 +94,7 @@ def describe(run: Seq2SeqRun) -> str:
     return f"vocabularies {len(run.source)} and {len(run.target)}"
 
 
-def show_examples(run: Seq2SeqRun, examples: list[Example], directory: Path, console: Console) -> None:
+def show_examples(run: Seq2SeqRun, examples: list[Pair], directory: Path, console: Console) -> None:
     """Print the answers to a few examples, and draw their attention."""
     from rich.cells import cell_len, set_cell_size
 
@@ -107,10 +106,13 @@ def show_examples(run: Seq2SeqRun, examples: list[Example], directory: Path, con
 
     answers = list(run.predict_units([example.source for example in examples], Search(weights=True)))
     # A TAB would misalign the answers
-    sources = [source_text(example.source, run.source_units).replace("\t", "  ") for example in examples]
+    sources = [source_text(example.source, run.source_tokenizer).replace("\t", "  ") for example in examples]
     width = max(map(cell_len, sources))
     for source, example, answer in zip(sources, examples, answers, strict=True):
-        predicted, expected = answer.predictions[0].text, compose(run.target_units.join(example.target), run.normal)
+        predicted, expected = (
+            answer.predictions[0].text,
+            compose(run.target_tokenizer.join(example.target), run.unicode_form),
+        )
         verdict = "" if predicted == expected else f"   (data: {expected})"
         console.print(f"  {set_cell_size(source, width)}  {predicted}{verdict}")
     if run.model.config.attends:
@@ -129,7 +131,7 @@ def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
     for answer in with_progress(_answers(run, file, search), "line"):
         tally.add(answer)
         if options["as_json"]:
-            print(_json(answer, compose(source_text(answer.units, run.source_units), run.normal)))
+            print(_json(answer, compose(source_text(answer.units, run.source_tokenizer), run.unicode_form)))
         else:
             print(_row(answer, options["scores"]))
     tally.report(run.max_length)
@@ -140,10 +142,10 @@ def _answers(run: Seq2SeqRun, file: str, search: Search) -> Iterator[Answer]:
     from regard.data.pairs import read_sources
 
     if file != "-" or not sys.stdin.isatty():
-        yield from run.predict_units(read_sources(file, run.source_units, run.columns, run.normal), search)
+        yield from run.predict_units(read_sources(file, run.source_tokenizer, run.columns, run.unicode_form), search)
         return
-    features = " TAB its features" if "features" in run.columns else ""
-    note(f"enter one source a line, in {run.source_units}{features}; Ctrl-D ends")
+    features = ", TAB, features" if "features" in run.columns else ""
+    note(f"enter one source per line ({run.source_tokenizer}{features}); Ctrl-D ends the input")
     for line in read_lines(file):  # one at a time, as a person waits for the answer
         yield from run.predict([line], search)
 
@@ -162,11 +164,12 @@ def _json(answer: Answer, source: str) -> str:
         {"text": p.text, "score": p.score, "log_prob": p.log_prob, "finished": p.finished} for p in answer.predictions
     ]
     return json.dumps(
-        {"source": source, "predictions": predictions, "unseen": answer.unseen, "cut": answer.cut}, ensure_ascii=False
+        {"source": source, "predictions": predictions, "unseen": len(answer.unseen), "cut": answer.cut},
+        ensure_ascii=False,
     )
 
 
-def score(run: Seq2SeqRun, examples: list[Example], options: dict[str, Any]) -> Scores:
+def score(run: Seq2SeqRun, examples: list[Pair], options: dict[str, Any]) -> Scores:
     """Return the scores of the answers to examples, with confidence intervals."""
     from regard.tasks.seq2seq import Search
 
@@ -202,7 +205,7 @@ def _answer(run: Seq2SeqRun, texts: list[str], options: dict[str, Any]) -> list[
         raise ArgumentError(f"{options['run']}: this model has one attention with a single head; remove --heads")
     for text in texts:
         if not run.split(text):
-            raise ArgumentError(f"expected texts with at least one unit (in {run.source_units}), got {text!r}")
+            raise ArgumentError(f"expected at least one unit in each text ({run.source_tokenizer}), got {text!r}")
     answers = list(run.predict(texts, search))
     tally = Tally()
     for text, answer in zip(texts, answers, strict=True):

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
     from regard.cli.train_plan import TrainPlan
     from regard.data.conllu import Sentence
+    from regard.data.tagged_sentences import TaggedSentence, TaggedSentences
     from regard.look import WatchRecord
     from regard.look.pictures.of_answers import AnswerWeights
     from regard.tasks.metrics import Scores
-    from regard.tasks.tag import Example, Tagged, TagRun
+    from regard.tasks.tag import TagRun
 
 # Kinds of model with their options, and the defaults of their config, as in `regard.cli.tasks.seq2seq`
 _OPTIONS = {"embed_dim": 128, "hidden_dim": 400, "layers": 2, "dropout": 0.45, "word_dropout": 0.2}
@@ -32,20 +33,19 @@ EVALUATE_OPTIONS = {"as_json"}
 LOOK_OPTIONS = {"heads"}
 
 
-def read(path: str, *, tag: str = "upos") -> Tagged:
+def read(path: str, *, tag: str = "upos") -> TaggedSentences:
     """Read sentences to train on."""
-    from regard.tasks.tag import read_tagged
+    from regard.data.tagged_sentences import read_tagged
 
     return read_tagged(path, tag)
 
 
-def new(sentences: Tagged, plan: TrainPlan) -> TagRun:
+def new(sentences: TaggedSentences, plan: TrainPlan) -> TagRun:
     """Return a run with a new model for these sentences."""
-    from regard.models import TaggerConfig
     from regard.tasks.tag import TagRun
 
-    config = TaggerConfig(0, 0, 0, **{"encoder": plan.model, **plan.sizes})
-    return TagRun.new(sentences, config, column=plan.reading["tag"], seed=plan.settings.seed)
+    chosen = {"encoder": plan.model, **plan.sizes}
+    return TagRun.new(sentences, column=plan.reading["tag"], seed=plan.settings.seed, **chosen)
 
 
 def describe(run: TagRun) -> str:
@@ -53,7 +53,7 @@ def describe(run: TagRun) -> str:
     return f"{len(run.words):,} words, {len(run.characters):,} characters, {len(run.labels):,} tags"
 
 
-def show_examples(run: TagRun, examples: list[Example], directory: Path, console: Console) -> None:
+def show_examples(run: TagRun, examples: list[TaggedSentence], directory: Path, console: Console) -> None:
     """Print the tags of a few sentences."""
     for example, predicted in zip(examples, run.predict(example.words for example in examples), strict=True):
         words = [
@@ -70,7 +70,7 @@ def predict(run: TagRun, file: str, options: dict[str, Any]) -> None:
     sentences = conllu.read(file)
     groups: Iterable[Iterable[Sentence]] = [sentences]
     if file == "-" and sys.stdin.isatty():  # one at a time, as a person waits for the answer
-        note("enter CoNLL-U, or one word a line; a blank line ends a sentence, Ctrl-D ends the input")
+        note("enter CoNLL-U, or one word per line; a blank line ends a sentence, Ctrl-D ends the input")
         groups = ([sentence] for sentence in sentences)
     for group in groups:
         for line in with_progress(_objects(run, group) if options["as_json"] else run.tag(group), "line"):
@@ -83,7 +83,7 @@ def _objects(run: TagRun, sentences: Iterable[Sentence]) -> Iterator[str]:
             yield json.dumps({"words": sentence.words, "tags": tags}, ensure_ascii=False)
 
 
-def score(run: TagRun, examples: list[Example], options: dict[str, Any]) -> Scores:
+def score(run: TagRun, examples: list[TaggedSentence], options: dict[str, Any]) -> Scores:
     """Return the scores of the tags of examples, with confidence intervals."""
     return run.score(examples, confidence=True)
 
@@ -120,7 +120,7 @@ def _tag(run: TagRun, texts: list[str], options: dict[str, Any]) -> list[AnswerW
         words = text.split()
         if not words:
             raise ArgumentError(f"expected texts with at least one word, got {text!r}")
-        tags, weights = run.look(words)
+        tags, weights = run.predict_with_weights(words)
         print(f"{text}\t{' '.join(tags)}")
         rows = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
         answers.append(AnswerWeights(weights, rows, words, text))

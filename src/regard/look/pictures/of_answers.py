@@ -32,7 +32,7 @@ def weights_of(run: Seq2SeqRun, answers: Iterable[Answer]) -> list[AnswerWeights
             prediction.weights,
             target_labels(prediction),
             source_labels(answer),
-            source_text(answer.units, run.source_units).replace("\t", "  "),
+            source_text(answer.units, run.source_tokenizer).replace("\t", "  "),
         )
         for answer in answers
         for prediction in answer.predictions

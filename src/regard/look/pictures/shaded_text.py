@@ -36,7 +36,7 @@ from regard.look.pictures.layout import (
 )
 
 if TYPE_CHECKING:
-    from regard.tasks.classify import Answer
+    from regard.tasks.classify import Classification
 
 __all__ = ["shaded_texts"]
 
@@ -62,15 +62,16 @@ class _Text(NamedTuple):
         return (self.boxes[-1][1] + 1) * _LINE
 
 
-def shaded_texts(answers: Iterable[Answer]) -> Figure:
+def shaded_texts(answers: Iterable[Classification]) -> Figure:
     """Draw the texts of a classifier's answers, each word shaded by its weight, the mean over the heads.
 
     Each text has its label with the probability beside it. The scale ends at 1, or at the largest weight if that is
     below one half. Answers to blank texts are left out. Raises `ArgumentError` if no answer has weights.
 
     >>> import torch
-    >>> from regard.tasks.classify import Answer
-    >>> answer = Answer(["a", "fine", "film"], "good", {"bad": 0.1, "good": 0.9}, torch.tensor([[0.1, 0.8, 0.1]]))
+    >>> from regard.tasks.classify import Classification
+    >>> weights = torch.tensor([[0.1, 0.8, 0.1]])
+    >>> answer = Classification(["a", "fine", "film"], "good", {"bad": 0.1, "good": 0.9}, weights)
     >>> [text.get_text() for text in shaded_texts([answer]).axes[0].texts]
     ['good 90 %', 'a', 'fine', 'film']
     """

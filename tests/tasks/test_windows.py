@@ -16,9 +16,8 @@ from torch import Tensor
 
 from regard.data.pairs import read_sources
 from regard.models.search import Hypothesis
-from regard.tasks import run as runs
-from regard.tasks import seq2seq
-from regard.tasks.run import in_windows
+from regard.tasks import seq2seq, windows
+from regard.tasks.windows import in_length_batches
 from small_runs import backwards, new_run, short_training
 
 LINES = 50_000
@@ -33,8 +32,8 @@ def test_every_input_has_its_output_in_a_batch_of_its_length(texts: list[str], w
         return (text[::-1] for text in batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_WINDOW", window)
-        outputs = list(in_windows(texts, len, lambda length: budget // length, answer, ""))
+        patch.setattr(windows, "_WINDOW", window)
+        outputs = list(in_length_batches(texts, len, lambda length: budget // length, answer, ""))
     assert outputs == [text[::-1] for text in texts]
     for batch in batches:
         assert all(batch)
@@ -49,7 +48,7 @@ def test_a_large_file_streams_in_order_and_in_little_memory(tmp_path: Path, monk
         return [[Hypothesis(tuple(ids[:n]), 0.0, 0.0, True)] for ids, n in rows]
 
     def lines() -> Iterator[list[str]]:
-        for units in read_sources(tmp_path / "lines.gz", run.source_units):
+        for units in read_sources(tmp_path / "lines.gz", run.source_tokenizer):
             read.append(1)
             yield units
 
