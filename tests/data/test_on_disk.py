@@ -150,7 +150,7 @@ def test_a_model_is_the_same_whether_its_data_were_on_disk_or_in_memory(
     for out, where in (("memory", []), ("disk", ["--on-disk"])):
         ended = regard("train", "data.tsv", "--out", out, "--epochs", "1", *options, *where)
         assert ended.code == 0, ended
-        said[out] = [line for line in ended.out.splitlines() if "kept in" not in line and "epoch 1" not in line]
+        said[out] = [line for line in ended.out.splitlines() if "stored in" not in line and "epoch 1" not in line]
     assert [line.replace("disk", "memory") for line in said["disk"]] == said["memory"]
     memory, disk = (load_file(Path(out) / "model.safetensors") for out in ("memory", "disk"))
     assert all(torch.equal(memory[name], disk[name]) for name in memory)

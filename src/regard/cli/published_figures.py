@@ -37,7 +37,7 @@ class PublishedFigure:
     ours: str | None = None
 
 
-_MEDIUM = {  # the files' names: the language, WER of the ensemble and of one Transformer, ours, options of its own
+_MEDIUM = {  # name of the files: language, WER of the ensemble, of one Transformer and of ours, extra options
     "arm_e": ("Armenian", "7.0", "8.9", "7.8", ()),
     "bul": ("Bulgarian", "18.3", "20.1", "13.9", ("--dropout", "0.2")),
     "dut": ("Dutch", "14.7", "16.9", "15.4", ()),
@@ -49,13 +49,13 @@ _MEDIUM = {  # the files' names: the language, WER of the ensemble and of one Tr
     "kor": ("Korean", "16.3", "30.2", "17.7", ("--dropout", "0.2", "--normalize", "nfd")),
     "vie_hanoi": ("Vietnamese", "2.5", "6.0", "2.5", ()),
 }
-_INFLECTED = {  # the best system, minutes, what this training gave
+_INFLECTED = {  # name of the files: language, best system, minutes, ours
     "hungarian": ("Hungarian", "99.30", "12", "98.90"),
     "maltese": ("Maltese", "88.99", "15", "88.45"),
 }
 
 _ENGLISH = PublishedFigure(
-    "english", "seq2seq", "English pronunciation, CMU dictionary", "WER", "-", "nobody on this split"
+    "english", "seq2seq", "English pronunciation, CMU dictionary", "WER", "-", "no published figure for this split"
 )
 _PRONOUNCED = tuple(
     PublishedFigure(
@@ -106,7 +106,7 @@ _TEXTS = (
     PublishedFigure(
         "trec",
         "classify",
-        "kinds of questions, TREC",
+        "types of questions, TREC",
         "accuracy",
         "88.2",
         "CNN without pretrained vectors, harvardnlp/sent-conv-torch after Kim 2014",
@@ -120,10 +120,10 @@ _TEXTS = (
     PublishedFigure(
         "sst2",
         "classify",
-        "moods of film reviews, SST-2, whole sentences",
+        "sentiment of film reviews, SST-2, whole sentences",
         "accuracy",
         "83.5",
-        "the same, trained on phrases too",
+        "the same CNN, trained on phrases too",
         ("stsa.binary.train",),
         ("stsa.binary.dev",),
         ("stsa.binary.test",),
@@ -137,7 +137,7 @@ _TEXTS = (
         "German to English, Multi30k, test 2016",
         "BLEU",
         "36.5",
-        "one Transformer, in lower case, with tokens of its own",
+        "one Transformer, in lower case, with its own tokens",
         ("train.de", "train.en"),
         ("val.de", "val.en"),
         ("test_2016_flickr.de", "test_2016_flickr.en"),

@@ -13,7 +13,7 @@ from typer import Argument, Context, Option
 from regard.cli.options import as_typed, on_command_line
 from regard.cli.tasks import TASK_MODULES, default_of, options_of, reading_options, task_options
 from regard.cli.tasks.seq2seq import MANY_PAIRS
-from regard.cli.train_plan import DataSources, TrainPlan
+from regard.cli.train_plan import LARGE_DATA, DataSources, TrainPlan
 from regard.training.settings import TrainingSettings, training_defaults
 
 if TYPE_CHECKING:
@@ -93,7 +93,10 @@ def train(
         ),
     ] = None,
     on_disk: Annotated[
-        bool, _data("--on-disk", help="store examples on disk, not in memory; done anyway if DATA exceeds 256 MB")
+        bool,
+        _data(
+            "--on-disk", help=f"store examples on disk, not in memory; done anyway for DATA over {LARGE_DATA >> 20} MB"
+        ),
     ] = False,
     stress: Annotated[bool, _data("--stress", help="English pronunciation with stress marks (AH0, AH1)")] = False,
     out: Annotated[Path | None, _run(metavar="RUN", help="run directory to create  [default: runs/NAME]")] = None,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.training import TrainingSettings
 
-__all__ = ["DataSources", "TrainPlan"]
+__all__ = ["LARGE_DATA", "DataSources", "TrainPlan"]
+
+LARGE_DATA = 2**28  # bytes; as units and ids a text takes some twenty times as many in memory
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typer import Exit
 from regard._wording import counted_noun
 from regard.cli.signals import INTERRUPTED, Interrupted
 from regard.cli.tasks import TASK_MODULES
-from regard.cli.train_plan import DataSources
+from regard.cli.train_plan import LARGE_DATA, DataSources
 from regard.errors import RunError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["resume", "start"]
 
-_LARGE = 2**28  # bytes; as units and ids a text takes some twenty times as many in memory
 _Parts = tuple["Split", "Split | None", "Split | None"]
 _Splits = tuple["Split", "Split", "Split | None"]
 
@@ -81,7 +80,7 @@ def resume(directory: Path, console: Console) -> None:
 def _examples_stored(sources: DataSources, directory: Path, console: Console) -> Iterator[None]:
     """Within, store examples in memory, or, if there are many, in a folder of the run directory."""
     data = sources.data
-    large = data is not None and os.path.isfile(data) and os.path.getsize(data) > _LARGE
+    large = data is not None and os.path.isfile(data) and os.path.getsize(data) > LARGE_DATA
     if not sources.on_disk and not large:
         yield
         return
