@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard.functional.observe import Observation, Observe, Top, statistics_of_weights
+from regard.functional.observe import Observation, Observe, Top, asked_of, statistics_of_weights
 from regard.functional.observed import observed
 from regard.look.record import Record
 from regard.look.watching.attention_call import AttentionCall, CachePosition
@@ -157,9 +158,5 @@ def _small(statistics: Observation) -> Observation:
 def _size(observe: Observe, call: AttentionCall, keep_inputs: bool) -> int:
     """Return the bytes that the statistics of a call take, and its inputs."""
     B, Hq, Tq, Tk = call.shape
-    flags = (observe.entropy, observe.logsumexp, observe.position, observe.max, observe.distance)
-    per_query = (
-        sum(map(bool, flags)) + 2 * min(observe.top or 0, Tk) + len(observe.offsets or ()) + observe.weights * Tk
-    )
-    numbers = B * Hq * (Tq * per_query + Tk * (bool(observe.received) + len(observe.rows or ())))
-    return 4 * (numbers + (call.query.numel() + call.key.numel()) * keep_inputs)
+    per_head = sum(map(math.prod, asked_of(observe, Tk).sizes(Tq, Tk).values()))
+    return 4 * (B * Hq * per_head + (call.query.numel() + call.key.numel()) * keep_inputs)
