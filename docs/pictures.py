@@ -14,7 +14,7 @@ from matplotlib.patches import Arc, Circle
 
 from regard.look import position_encoding, save
 from regard.look.pictures.heat_maps import CURVES
-from regard.look.pictures.layout import COLOURS, DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, plain
+from regard.look.pictures.layout import COLOURS, DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, bare_axes
 from regard.positions import ALiBi, Rotary, T5Bias, sinusoidal
 
 BLUE, PALE, ORANGE = CURVES[0], CURVES[1], CURVES[2]
@@ -25,7 +25,7 @@ def page(width: float, height: float) -> Figure:
 
 
 def name(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
-    plain(ax)
+    bare_axes(ax)
     ax.set_title(title, loc="left", fontsize=FONT, color=INK)
     ax.set_xlabel(x, fontsize=SMALL_FONT, color=FAINT)
     ax.set_ylabel(y, fontsize=SMALL_FONT, color=FAINT)

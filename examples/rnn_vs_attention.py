@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from regard.bench.measure import interleaved
 from regard.look import save
 from regard.look.pictures.heat_maps import CURVES
-from regard.look.pictures.layout import DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, plain
+from regard.look.pictures.layout import DPI, FAINT, FONT, INK, PAPER, SMALL_FONT, bare_axes
 from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Sinusoidal
 
@@ -257,7 +257,7 @@ def figure(values: dict[str, Any]) -> Figure:
 
 
 def _label(ax: Axes, title: str, x: str, y: str) -> None:
-    plain(ax)
+    bare_axes(ax)
     ax.tick_params(labelsize=SMALL_FONT)
     ax.set_title(title, loc="left", fontsize=FONT, color=INK)
     ax.set_xlabel(x, fontsize=SMALL_FONT, color=FAINT)

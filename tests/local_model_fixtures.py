@@ -24,11 +24,11 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     package, folder = folder_of(SMOLLM2), tmp_path_factory.getbasetemp() / "smollm2"
     pytest.importorskip("gguf", reason="gguf, by which transformers reads this model, is not installed")
-    from regard.look.local_models import Target
+    from regard.look.local_models import LocalModel
 
-    target = Target.open(package)
-    target.model.hf_quantizer = None  # its weights are ordinary numbers by now
-    del target.model.config.quantization_config
-    target.model.save_pretrained(folder)
-    target.tokenizer.save_pretrained(folder)
+    local = LocalModel.open(package)
+    local.model.hf_quantizer = None  # its weights are ordinary numbers by now
+    del local.model.config.quantization_config
+    local.model.save_pretrained(folder)
+    local.tokenizer.save_pretrained(folder)
     return folder
