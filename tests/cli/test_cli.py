@@ -175,7 +175,7 @@ def test_a_transformer_is_trained_used_and_looked_into_by_the_same_commands(
         "heads": 2,
         "feedforward": 24,
         "positions": positions,
-        "dropout": TransformerConfig(0, 0).dropout,
+        "dropout": TransformerConfig(9, 9).dropout,
     }
     assert (config["model"]["encoder_layers"], config["model"]["decoder_layers"]) == (2, 2)
     assert config["training"]["recipe"]["warmup"] == 300

@@ -128,3 +128,9 @@ def test_options_are_checked(options: dict[str, object], message: str) -> None:
 def test_lengths_are_checked() -> None:
     with pytest.raises(ArgumentError, match="expected 2 lengths from 1 to 7"):
         new()(BATCH._replace(lengths=torch.tensor([7, 0])))
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0)])
+def test_sizes_are_known_when_a_config_is_made(sizes: tuple[int, int]) -> None:
+    with pytest.raises(ArgumentError, match="_size: expected a number of at least 1, got 0"):
+        ClassifierConfig(*sizes)

@@ -163,6 +163,8 @@ def test_the_equations_by_hand(score: str | None, feeding: bool) -> None:
     [
         ("hidden_dim", 5),
         ("hidden_dim", 0),
+        ("source_size", 0),
+        ("target_size", 0),
         ("embed_dim", 0),
         ("encoder_layers", 0),
         ("cell", "rnn"),

@@ -178,3 +178,9 @@ def test_a_tagger_is_saved_and_opened(config: TaggerConfig, tmp_path: Path) -> N
 def test_options_out_of_range(options: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         TaggerConfig(WORDS, CHARACTERS, LABELS, **options)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 3), (3, 0, 3), (3, 3, 0)])
+def test_sizes_are_known_when_a_config_is_made(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ArgumentError, match="_size: expected a number of at least 1, got 0"):
+        TaggerConfig(*sizes)

@@ -322,6 +322,8 @@ def test_tables_are_not_in_the_state_dict(positions: str) -> None:
         ("heads", 0),
         ("heads", 5),
         ("feedforward", 0),
+        ("source_size", 0),
+        ("target_size", 0),
         ("encoder_layers", 0),
         ("decoder_layers", -1),
         ("max_length", 0),

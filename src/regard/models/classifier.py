@@ -56,7 +56,7 @@ class ClassifierConfig:
     pair_size: int = 30_011
 
     def __post_init__(self) -> None:
-        check_at_least_1(self, "embed_dim", "layers", "heads")
+        check_at_least_1(self, "word_size", "label_size", "embed_dim", "layers", "heads")
         for name in ("gram_size", "pair_size"):
             if getattr(self, name) < 2:
                 raise ArgumentError(f"{name}: expected a number of at least 2, got {getattr(self, name)}")

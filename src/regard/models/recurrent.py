@@ -63,7 +63,7 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         if self.hidden_dim < 2 or self.hidden_dim % 2:
             raise ArgumentError(f"hidden_dim: expected an even number, half for each direction, got {self.hidden_dim}")
-        check_at_least_1(self, "embed_dim", "encoder_layers")
+        check_at_least_1(self, "source_size", "target_size", "embed_dim", "encoder_layers")
         check_fractions(self, "dropout")
         if self.cell not in ("gru", "lstm"):
             raise ArgumentError(f"cell: expected 'gru' or 'lstm', got {self.cell!r}")

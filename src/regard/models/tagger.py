@@ -48,7 +48,7 @@ class TaggerConfig:
     word_dropout: float = 0.2
 
     def __post_init__(self) -> None:
-        check_at_least_1(self, "embed_dim", "layers", "heads")
+        check_at_least_1(self, "word_size", "character_size", "label_size", "embed_dim", "layers", "heads")
         for name in ("character_dim", "hidden_dim"):
             if getattr(self, name) < 2 or getattr(self, name) % 2:
                 raise ArgumentError(

@@ -67,7 +67,8 @@ class TransformerConfig:
     shared_embeddings: bool = False
 
     def __post_init__(self) -> None:
-        check_at_least_1(self, "dim", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
+        check_at_least_1(self, "source_size", "target_size", "dim", "heads", "feedforward")
+        check_at_least_1(self, "encoder_layers", "decoder_layers", "max_length")
         if self.dim % self.heads:
             raise ArgumentError(f"heads: expected a divisor of dim ({self.dim}), got {self.heads}")
         if self.positions == "rotary" and self.dim // self.heads % 2:
