@@ -221,7 +221,7 @@ def test_nothing_half_written_is_left(
 
 def test_what_cannot_be_exported_is_told_in_a_line(trained: Path, tmp_path: Path, regard: Command) -> None:
     assert regard("export", trained, "--to", "coreml").error == (
-        "--to: expected onnx, the one format there is, got 'coreml'"
+        "--to: expected onnx, the only format, got 'coreml'"
     )
     assert "expected a run directory, but there is no config.json in it" in regard("export", tmp_path).error
 
