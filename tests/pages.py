@@ -1,4 +1,4 @@
-"""How tests find their way on the page to explore."""
+"""Actions of tests on the page to explore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def units(page: Page) -> Locator:
 
 
 def settled(page: Page) -> None:
-    """Until what was chosen is shown."""
+    """Wait until the choice is shown."""
     page.wait_for_selector("main[aria-busy=false]")
 
 
@@ -34,7 +34,7 @@ def tab(page: Page, name: str) -> None:
 
 
 def listed(page: Page, heading: str) -> dict[int, float]:
-    """One of the two lists: percents by index, 0 where it says less than 0.1."""
+    """Return one of the two lists: percents by index, 0 for less than 0.1."""
     settled(page)
     rows = page.locator(".list", has=page.get_by_role("heading", name=heading)).locator("li").all_inner_texts()
     found = [re.search(r"(\d+)\s+(< )?([\d.]+) %$", row.replace("\n", " ")) for row in rows]

@@ -1,4 +1,4 @@
-"""What a watch would have seen, from random queries and keys of which the whole matrix is known."""
+"""Records as a watch would make them, from random queries and keys whose whole matrix is known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def layer(
     mask: Mask | None = None,
     seed: int = 0,
 ) -> Layer:
-    """One attention; over keys of another number than the queries it is one between two texts."""
+    """Make one attention; with ``keys`` it is one between two texts."""
     chance = torch.Generator().manual_seed(seed)
     query = 2 * torch.randn(batch, heads, queries, features, generator=chance)
     key = 2 * torch.randn(batch, heads, keys or queries, features, generator=chance)
@@ -37,7 +37,7 @@ def layer(
 
 
 def weights(of: Layer) -> Tensor:
-    """The matrix of a layer that was kept, (B, H, Tq, Tk), in float64."""
+    """Return the matrix of a layer with inputs, (B, H, Tq, Tk), in float64."""
     assert of.inputs is not None
     query, key = of.inputs.query.double(), of.inputs.key.double()
     _, statistics = attention(query, key, key, mask=of.inputs.mask, observe=Observe(weights=True))
@@ -46,13 +46,13 @@ def weights(of: Layer) -> Tensor:
 
 
 def model(tokens: int, layers: int = 2, **options: object) -> WatchRecord:
-    """A causal model of some layers, all of it kept."""
+    """Make the record of a causal model, with inputs."""
     given = {"keep": True, "mask": causal(), **options}
     return WatchRecord([layer(f"layers.{number}.attn", tokens, seed=number, **given) for number in range(layers)])  # type: ignore[arg-type]
 
 
 def translation(source: int, target: int, **options: object) -> WatchRecord:
-    """An encoder-decoder with one layer each."""
+    """Make the record of an encoder-decoder with one layer each."""
     return WatchRecord(
         [
             layer("encoder.layers.0", source, seed=1, **options),  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def translation(source: int, target: int, **options: object) -> WatchRecord:
 
 
 def long(layers: int, heads: int, tokens: int, top: int = 8) -> WatchRecord:
-    """Statistics like those of a causal language model: heads look at the first token, the one before, near, or far."""
+    """Make statistics like those of a causal language model: heads look at the first, previous, near or far tokens."""
     chance = torch.Generator().manual_seed(0)
     place = torch.arange(tokens)[:, None]
 

@@ -1,4 +1,4 @@
-"""What a watched layer must say, from the matrix of weights that the model itself gives."""
+"""The comparison of a recorded layer with the matrix of weights that the model itself returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUMS = {"atol": 1e-4, "rtol": 1e-4}  # of places, which go into the hundreds, an
 
 
 def agrees(layer: Layer, weights: Tensor, kept: Tensor | None = None) -> None:
-    """Every statistic of the layer is that of weights (B, H, Tq, Tk), at the ``kept`` queries (B, Tq)."""
+    """Check every statistic of the layer against weights (B, H, Tq, Tk), at the ``kept`` queries (B, Tq)."""
     B, H, Tq, Tk = weights.shape
     weights, statistics = weights.detach().double(), layer.statistics
     assert layer.shape == (B, H, Tq, Tk), layer.shape

@@ -1,4 +1,4 @@
-"""Faults that people reported of attentions that are to be looked at, put to `regard.watch`."""
+"""Cases from public bug reports on inspecting attention, for `regard.watch`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a model: every number is held against one computed from the whole matrices, in float64."""
+"""Summaries, rollout and attention on passages: compared with numbers from the whole matrices, in float64."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def matrix(of: Layer) -> Tensor:
 
 
 def expected(weights: Tensor, kept: Tensor, first: list[int], separators: Tensor, head: int) -> dict[str, float]:
-    """The summary of one head, query by query."""
+    """Compute the summary of one head, query by query."""
     of: dict[str, list[float]] = {name: [] for name in SHARES}
     for b in range(B):
         for i in range(weights.shape[2]):

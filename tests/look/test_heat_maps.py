@@ -1,4 +1,4 @@
-"""Pictures are measured here: what is written, how large, that nothing touches. How they look, a person must judge."""
+"""Heat maps, measured: labels, sizes, distances. Their look must be judged by a person."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_several_maps_share_one_scale_and_do_not_overlap() -> None:
 
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No font but the one that comes with matplotlib."""
+    """Remove all fonts but the one that comes with matplotlib."""
     cached = (labels._family, labels._cjk_family)
     for function in cached:
         function.cache_clear()

@@ -1,4 +1,4 @@
-"""The page as a file: what is in it, how large it is, that no token can break out of it. `test_page.py` opens it."""
+"""The page as a file: its data, its size, and that no token can break out of it. `test_page.py` opens it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def about(path: Path) -> dict:
 
 
 def links(page: EncodedLayers, number: int, example: int = 0) -> np.ndarray:
-    """The links of a layer as a matrix of weights (H, Tq, Tk), read as the page's JavaScript does."""
+    """Decode the links of a layer into a matrix of weights (H, Tq, Tk), as the page's JavaScript does."""
     layer = page.layers[number]
     content = np.frombuffer(gzip.decompress(page.blobs[f"{example}.{number}.links"]), np.uint8)
     heads, queries, how = len(layer["heads"]), layer["queries"], layer["links"]
@@ -54,7 +54,7 @@ def links(page: EncodedLayers, number: int, example: int = 0) -> np.ndarray:
 
 
 def written(page: EncodedLayers) -> int:
-    """Characters of base64, and of what stands around it."""
+    """Count the characters of base64 and of the tags around it."""
     return sum(len(base64.b64encode(blob)) + encoding._TAG for blob in page.blobs.values())
 
 
@@ -191,7 +191,7 @@ def test_summaries_are_told_in_the_order_of_layers_and_heads(tmp_path: Path) -> 
 
 
 class Tokenizer:
-    """As much of a Hugging Face tokenizer as a page asks for."""
+    """The part of a Hugging Face tokenizer that a page needs."""
 
     all_special_tokens = ("<s>",)
     sep_token_id, eos_token_id = None, 0

@@ -1,4 +1,4 @@
-"""Language models in local folders: opened, run, watched; held against transformers' own eager attention."""
+"""Language models in local folders: opened, run and watched, and compared with the eager attention of transformers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def distances(weights: torch.Tensor) -> torch.Tensor:
 
 
 def check(watched: WatchedText, name: str, weights: torch.Tensor) -> None:
-    """The layer's summary, against matrices (1, H, Tq, Tk)."""
+    """Compare the layer's summary with matrices (1, H, Tq, Tk)."""
     found = [one for one in watched.record.summary() if one.layer == name]
     assert len(found) == weights.shape[1]
     for head, one in enumerate(found):

@@ -1,4 +1,4 @@
-"""From weights of layers and heads to pictures: their mean, or a grid of them all."""
+"""Pictures of answers: the mean of layers and heads, or a grid of them all."""
 
 from __future__ import annotations
 

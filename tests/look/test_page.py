@@ -1,4 +1,4 @@
-"""The page in a browser without a network: what it shows, by mouse and by keys, and to those who do not see it."""
+"""The page in a browser without a network: its contents, by mouse, by keys, and for screen readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def text(tmp_path: Path) -> tuple[Path, WatchRecord]:
 
 
 def expect(found: dict[int, float], weights: torch.Tensor) -> None:
-    """The list holds the largest weights, to what is written of them and stored."""
+    """Check that the list has the largest weights, to the precision written and stored."""
     expected = {i: 100 * float(weight) for i, weight in enumerate(weights)}
     assert next(iter(found)) == max(expected, key=expected.get)
     for index, percent in found.items():
@@ -176,7 +176,7 @@ def test_a_token_that_is_shaded_can_still_be_read(opened: Open, text: tuple[Path
 
 
 def contrast(one: list[int], other: list[int]) -> float:
-    """The ratio of luminances as WCAG 2 has it."""
+    """Return the ratio of luminances as WCAG 2 defines it."""
 
     def luminance(colour: list[int]) -> float:
         parts = [c / 255 for c in colour]
@@ -364,7 +364,7 @@ def test_what_was_not_asked_for_is_said(opened: Open, tmp_path: Path) -> None:
 
 
 def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, WatchRecord]) -> None:
-    """30 layers of 9 heads over 4,096 tokens: there at once, and each layer when it is looked at."""
+    """30 layers of 9 heads over 4,096 tokens: the page opens at once, and each layer when it is chosen."""
     path, record = large
     page = opened(path)
     choose(page, "Tokens")
@@ -381,7 +381,7 @@ def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, WatchRe
 
 
 def test_the_same_page_in_a_notebook(opened: Open, tmp_path: Path) -> None:
-    """The widget's module, given what anywidget gives it."""
+    """Run the widget's module with the arguments that anywidget passes."""
     pytest.importorskip("anywidget")
     record = by_hand.model(len(WORDS))
     shown = notebook.widget(record, tokens=WORDS, title="A cat")

@@ -1,4 +1,4 @@
-"""A record and its layers, printed: one line each, however much they hold."""
+"""A record and its layers, printed: one line each, whatever their size."""
 
 from __future__ import annotations
 

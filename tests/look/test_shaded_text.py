@@ -1,4 +1,4 @@
-"""Texts shaded by weights are measured: what is written, where, how dark. How they look, a person must judge."""
+"""Shaded texts, measured: words, positions, shades. Their look must be judged by a person."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def words(figure: Figure) -> list[str]:
 
 
 def boxes(figure: Figure) -> tuple[list[Bbox], list[Bbox]]:
-    """Of the shades, and of what is written, the label first."""
+    """Return the boxes of the shades, and of the texts, the label first."""
     ax = figure.axes[0]
     return [patch.get_window_extent() for patch in ax.patches], [text.get_window_extent() for text in ax.texts]
 

@@ -1,4 +1,4 @@
-"""`regard.watch` on any PyTorch model: what is seen, under which name, and that nothing else changes."""
+"""`regard.watch` on any PyTorch model: which attentions it records, under which names."""
 
 from __future__ import annotations
 

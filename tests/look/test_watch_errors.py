@@ -1,4 +1,4 @@
-"""What the user of `regard.watch` gets wrong is said in one line; and what was watched answers by name, and later."""
+"""Errors of `regard.watch` in one line; layers found by name, and asked for other statistics later."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import regard
 from regard import Observe, causal, padding
 from regard.errors import ArgumentError, UnsupportedError
+from regard.look.watching.functions import FUNCTIONS
 from regard.nn import MultiHeadAttention
 
 B, T, DIM, HEADS = 2, 7, 12, 3
@@ -58,8 +59,9 @@ def test_law_10_errors_in_one_line(arguments: dict[str, Any], said: str) -> None
 
 def test_attention_that_nobody_can_see_is_an_error() -> None:
     model = by_hand()
-    with pytest.raises(UnsupportedError, match="no attention was recorded"), regard.watch(model):
+    with pytest.raises(UnsupportedError, match="no attention was recorded") as caught, regard.watch(model):
         model(torch.randn(B, T, DIM))
+    assert all(function.name in str(caught.value) for function in FUNCTIONS.values() if function.name)
     with regard.watch(model) as record:
         pass
     assert record.layers == []

@@ -1,4 +1,4 @@
-"""Models of transformers, watched: every statistic is that of the weights which eager attention returns.
+"""Models of transformers, watched: every statistic agrees with the weights that eager attention returns.
 
 Nothing is loaded: the models are made from small configurations, with random weights.
 """
@@ -82,7 +82,7 @@ PAIRS = ("bart", "t5")
 
 
 def made(name: str, attention: str, **more: Any) -> Any:
-    """The same weights at each call, a little larger than they are drawn, so that heads have something to look at."""
+    """Make a model with the same weights at each call, larger than by default, so that its attention is not even."""
     model, config, options = CONFIGS[name]
     torch.manual_seed(3)
     by_hand = attention == "flash_by_hand"  # a name which transformers would look for on the network
@@ -97,7 +97,7 @@ def made(name: str, attention: str, **more: Any) -> Any:
 
 
 def inputs_of(name: str) -> dict[str, Tensor]:
-    """A padded batch: on the left where a model goes on, else on the right."""
+    """Return a padded batch: on the left if the model generates, else on the right."""
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(3, 31, (2, 11), generator=generator)
     mask = torch.ones_like(ids)
@@ -113,7 +113,7 @@ def inputs_of(name: str) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def by_eager(name: str, inputs: dict[str, Tensor]) -> list[Tensor]:
-    """All weights, in the order in which layers attend."""
+    """Return all weights, in the order in which layers attend."""
     answer = made(name, "eager")(**inputs, output_attentions=True)
     if name not in PAIRS:
         return list(answer.attentions)
@@ -122,7 +122,7 @@ def by_eager(name: str, inputs: dict[str, Tensor]) -> list[Tensor]:
 
 
 def kept_of(inputs: dict[str, Tensor], weights: Tensor, cross: bool) -> Tensor | None:
-    """The queries that are no padding; of a decoder here all."""
+    """Return which queries are not padding; of a decoder here all."""
     mask = inputs["attention_mask"].bool()
     return mask if not cross and weights.shape[2] == mask.shape[1] else None
 
@@ -251,7 +251,7 @@ def test_flex_attention(name: str) -> None:
 def flash_by_hand(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """What flash attention computes, which runs on a GPU alone: the mask is (B, Tk), or None."""
+    """Compute what flash attention computes, which needs a GPU: the mask is (B, Tk), or None."""
     Tq, Tk = query.shape[2], key.shape[2]
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     away = torch.arange(Tk) - torch.arange(Tq)[:, None] - (Tk - Tq)

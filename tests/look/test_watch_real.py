@@ -1,4 +1,4 @@
-"""Models that people use, from packages which carry their weights: every statistic is that of eager attention."""
+"""Models in use, from packages with their weights: every statistic agrees with eager attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that is watched computes what it computes anyhow, and is left as it was; the laws hold of what is seen."""
+"""A watched model computes the same and is left unchanged; the laws hold for its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Something true: models whose behaviour is known show it, and only once they have learnt it."""
+"""Models of known behaviour show it in their record, and only once they have learnt it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def spelling() -> Pairs:
 
 
 def aligned(run: Seq2SeqRun) -> dict[tuple[str, int], list[list[int]]]:
-    """For each head, how far right of its own letter each sound of right answers looks most; words never trained on."""
+    """Return for each head how far right of its own letter each sound of correct answers looks most, for new words."""
     known = {word for word, _ in spelt(300)}
     new = [word for word, _ in spelt(400, seed=5) if word not in known and len(word) > 3]
     run.model.eval()
@@ -84,7 +84,7 @@ def test_a_transformer_of_pronunciation_has_a_head_on_the_diagonal(tmp_path: Pat
 
 
 class LanguageModel(nn.Module):
-    """Two layers, which is what induction takes: one head marks what came before, the next looks for it."""
+    """Two layers, which induction needs: one head copies the previous token, the next looks for it."""
 
     def __init__(self, symbols: int = 29, dim: int = 64, heads: int = 4) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def repeated(batch: int, period: int, generator: torch.Generator) -> Tensor:
 
 
 def taught(steps: int) -> LanguageModel:
-    """A model that has read so many batches of random sequences, each said twice; their lengths differ."""
+    """Train a model on so many batches of random sequences of different lengths, each repeated once."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     model = LanguageModel()
@@ -119,7 +119,7 @@ def taught(steps: int) -> LanguageModel:
 
 
 def shown(model: nn.Module) -> WatchRecord:
-    """The model over sequences that come twice; the third offset is that of what followed the last time."""
+    """Watch the model on repeated sequences; the third offset is that of the token that followed the first time."""
     what = Observe(received=True, distance=True, entropy=True, offsets=(0, -1, 1 - PERIOD))
     with torch.inference_mode(), watch(model, what) as record:
         model(repeated(32, PERIOD, torch.Generator().manual_seed(1)))
@@ -127,7 +127,7 @@ def shown(model: nn.Module) -> WatchRecord:
 
 
 def copying(layer: Layer) -> list[float]:
-    """Of each head the weight on what followed the last time, the mean over the second time."""
+    """Return each head's weight on the token that followed the first time, the mean over the repetition."""
     assert layer.statistics.offsets is not None
     return layer.statistics.offsets[:, :, PERIOD:, 2].mean((0, 2)).tolist()
 

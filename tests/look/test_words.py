@@ -1,4 +1,4 @@
-"""Subwords to words: which tokens make a word, and that merged weights are those of a matrix summed and averaged."""
+"""Words made of subwords, and their weights, compared with a matrix that is summed and averaged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTHS = st.lists(st.integers(1, 4), min_size=1, max_size=7)
 
 
 def bytes_of(text: str) -> tuple[list[str], list[tuple[int, int]]]:
-    """A text cut into single bytes, the finest that byte-level BPE can do."""
+    """Return a text cut into single bytes, the finest pieces of byte-level BPE."""
     tokenizer = Tokenizer(
         models.BPE(vocab={c: i for i, c in enumerate(pre_tokenizers.ByteLevel.alphabet())}, merges=[])
     )
