@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from regard.data.pairs import Pair, Pairs
-from regard.data.tokenizer import SeparatorTokenizer
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.data import Pair, Pairs, SeparatorTokenizer
+from regard.tasks import Seq2SeqRun
 from regard.training import Outcome, TrainingModule, TrainingSettings, fit, record_provenance
 
 

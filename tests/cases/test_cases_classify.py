@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.data.labelled_texts import LabelledText, LabelledTexts
+from regard.data import LabelledText, LabelledTexts
 from regard.functional import Observe
 from regard.models.classifier import Classifier, ClassifierConfig, TextBatch
-from regard.tasks.classify import ClassifyRun
+from regard.tasks import ClassifyRun
 
 TEXTS = {1: [4], 3: [4, 5, 6], 5: [7, 8, 9, 4, 4], 7: [5, 6, 7, 8, 9, 10, 4]}
 SPELT = {4: [7], 5: [4, 5, 6], 6: [5, 5], 7: [12, 11, 10, 9, 8], 8: [4], 9: [6, 5, 4, 7], 10: [9, 9, 9]}
@@ -106,8 +106,8 @@ def test_x4_a_label_that_training_never_saw_is_no_target() -> None:
 # What a run derives from its data: vocabulary, labels, ids, a batch and its loss, as JSON in ASCII.
 DERIVED = """
 import json, sys
-from regard.tasks.classify import ClassifyRun
-from regard.data.labelled_texts import read_labelled
+from regard.tasks import ClassifyRun
+from regard.data import read_labelled
 split = read_labelled(sys.argv[1])
 run = ClassifyRun.new(split, embed_dim=8, max_length=9, seed=3)
 encoded = run.encode(split.examples)

@@ -11,22 +11,18 @@ from pathlib import Path
 import pytest
 
 from regard._symbols import UNK
-from regard.data.pairs import Pair, read_pairs, read_sources
-from regard.data.tokenizer import SeparatorTokenizer
-from regard.data.vocabulary import Vocabulary
+from regard.data import Pair, SeparatorTokenizer, Vocabulary, read_pairs
+from regard.data.pairs import read_sources
 from regard.errors import DataError
-from regard.tasks.metrics import score_units
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.tasks import Seq2SeqRun, score_units
 
 CHARS, WORDS = SeparatorTokenizer("chars"), SeparatorTokenizer("words")
 
 # What a run derives from its data: vocabulary, ids, parts and batches, as JSON in ASCII.
 DERIVED = """
 import json, sys
-from regard.data.batches import TokenBudgetSampler
-from regard.data.pairs import read_pairs
-from regard.data.splits import split_off
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.data import TokenBudgetSampler, read_pairs, split_off
+from regard.tasks import Seq2SeqRun
 pairs = read_pairs(sys.argv[1])
 train, dev = split_off(pairs, seed=3)
 run = Seq2SeqRun.new(train, embed_dim=2, hidden_dim=2)

@@ -13,10 +13,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from regard.data.batches import TokenBudgetSampler
-from regard.data.pairs import read_pairs
-from regard.data.tokenizer import SeparatorTokenizer
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.data import SeparatorTokenizer, TokenBudgetSampler, read_pairs
+from regard.tasks import Seq2SeqRun
 from regard.training import fit
 from small_runs import at_update, backwards, new_run, rows, short_training, silent
 

@@ -13,11 +13,11 @@ import conllu
 import pytest
 import torch
 
+from regard.data import TaggedSentence, TaggedSentences
 from regard.data.conllu import read
-from regard.data.tagged_sentences import TaggedSentence, TaggedSentences
 from regard.errors import DataError
 from regard.models.tagger import Tagger, TaggerConfig, WordBatch
-from regard.tasks.tag import TagRun
+from regard.tasks import TagRun
 
 WORDS, CHARACTERS, LABELS = 11, 13, 5
 SENTENCES = {3: [4, 5, 6], 5: [7, 8, 9, 4, 4], 7: [5, 6, 7, 8, 9, 10, 4]}
@@ -123,8 +123,8 @@ def test_x4_a_tag_that_training_never_saw_is_no_target() -> None:
 # What a run derives from its data: vocabularies, labels, ids and a batch, as JSON in ASCII.
 DERIVED = """
 import json, sys
-from regard.data.tagged_sentences import read_tagged
-from regard.tasks.tag import TagRun
+from regard.data import read_tagged
+from regard.tasks import TagRun
 split = read_tagged(sys.argv[1])
 run = TagRun.new(split, seed=3, embed_dim=5, character_dim=4, hidden_dim=6)
 encoded = run.encode(split.examples)

@@ -19,7 +19,7 @@ import pytest
 
 from commands import MODEL, QUICK, Command, spelt, start
 from regard.data import pair_rows as reading
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.tasks import Seq2SeqRun
 from small_runs import at_update, full_disk, rows
 
 pytest_plugins = ["command_fixtures"]

@@ -18,11 +18,9 @@ import pytest
 
 from commands import MODEL, QUICK, Command, spelt, start, table
 from regard import __version__
-from regard.data import cmudict
-from regard.data.pairs import Pair, Pairs
-from regard.data.tokenizer import SeparatorTokenizer
+from regard.data import Pair, Pairs, SeparatorTokenizer, cmudict
 from regard.models import TransformerConfig
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.tasks import Seq2SeqRun
 from small_runs import at_update
 
 pytest_plugins = ["command_fixtures"]

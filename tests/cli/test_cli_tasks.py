@@ -12,7 +12,7 @@ import pytest
 
 from commands import Command
 from regard.cli.tasks import TASK_MODULES, default_of
-from regard.data.task_guess import guess_task
+from regard.data import guess_task
 from regard.models import ClassifierConfig, RecurrentConfig, TaggerConfig, TransformerConfig
 
 pytest_plugins = ["command_fixtures"]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from regard.cli.evaluate import score_table
-from regard.tasks.metrics import Scores, score_labels, score_tags, score_texts, score_units
+from regard.tasks import Scores, score_labels, score_tags, score_texts, score_units
 
 WORDS = ["ab", "cd", "ef", "ab"], ["ab", "cd", "gh", "ef"]
 SCORED: dict[str, Callable[..., Scores]] = {

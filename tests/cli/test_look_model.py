@@ -13,7 +13,7 @@ from commands import Command
 from local_models import TEXT
 from regard.look.page.tokens import texts
 from regard.look.runs import watch_answer
-from regard.tasks.seq2seq import Search
+from regard.tasks import Search
 from small_runs import short_training, train
 
 pytest_plugins = ["command_fixtures", "local_model_fixtures"]

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from regard._symbols import BOS, EOS, PAD, UNK
-from regard.data.batches import TokenBudgetSampler, pad
-from regard.data.pairs import Pair
-from regard.data.tokenizer import SeparatorTokenizer
-from regard.data.vocabulary import Vocabulary
+from regard.data import Pair, SeparatorTokenizer, TokenBudgetSampler, Vocabulary, pad
 from regard.errors import ArgumentError
-from regard.tasks.seq2seq import Batch, Encoded, Seq2SeqRun
+from regard.tasks import Seq2SeqRun
+from regard.tasks.seq2seq import Batch, Encoded
 
 sizes = st.integers(0, 12)
 lengths = st.lists(st.tuples(sizes, sizes), max_size=60)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import cmudict
-from regard.data.pairs import Pair
-from regard.data.tokenizer import SeparatorTokenizer
+from regard.data import Pair, SeparatorTokenizer, cmudict
 from regard.errors import RegardError
 
 

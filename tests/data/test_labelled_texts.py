@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.labelled_texts import LabelledText, guess_text_units, read_labelled, read_unlabelled, split_text
+from regard.data import LabelledText, read_labelled
+from regard.data.labelled_texts import guess_text_units, read_unlabelled, split_text
 from regard.errors import ArgumentError, DataError
 
 FILMS = "good\ta fine film\nbad\ta dull film\ngood\tfine!\nbad\tso dull\n"

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
 from commands import Command, spelt
-from regard.data import on_disk
-from regard.data.on_disk import DiskSequence, disk_store
+from regard.data import disk_store, on_disk
+from regard.data.on_disk import DiskSequence
 from regard.data.storage import store
 from regard.errors import DataError, RunError
 from regard.tasks.seq2seq import Encoded

@@ -14,25 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.data import Pair, Pairs, SeparatorTokenizer, Tokenizer, Vocabulary, read_pairs, split_off
 from regard.data.lines import read_lines
 from regard.data.pair_columns import compose
 from regard.data.pair_rows import read_pair_rows
-from regard.data.pairs import (
-    Pair,
-    Pairs,
-    learn_tokenizers,
-    read_pairs,
-    read_sources,
-    source_text,
-    split_into_units,
-    split_source,
-    vocabularies,
-)
-from regard.data.splits import split_off
-from regard.data.tokenizer import SeparatorTokenizer, Tokenizer, guess_tokenizer
-from regard.data.vocabulary import Vocabulary
+from regard.data.pairs import learn_tokenizers, read_sources, source_text, split_into_units, split_source, vocabularies
+from regard.data.tokenizer import guess_tokenizer
 from regard.errors import ArgumentError, DataError
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.tasks import Seq2SeqRun
 
 CHARS, WORDS = SeparatorTokenizer("chars"), SeparatorTokenizer("words")
 SHARED = Path(__file__).parents[3] / "shared" / "data"

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.labelled_texts import read_labelled
-from regard.data.pairs import read_pairs
-from regard.data.splits import split_off
+from regard.data import read_labelled, read_pairs, read_tagged, split_off
 from regard.data.storage import store, stored_by
-from regard.data.tagged_sentences import read_tagged
 
 
 def test_readers_and_splits_use_the_store(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard._symbols import UNK
-from regard.data.subwords import SubwordTokenizer
-from regard.data.vocabulary import Vocabulary
+from regard.data import SubwordTokenizer, Vocabulary
 from regard.errors import ArgumentError, RunError
 
 TEXTS = ["low lower lowest", "newer wider new, newest!", "Ça va? ça va.", "猫 犬", "e\u0301te\u0301 \u2581x"]

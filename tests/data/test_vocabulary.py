@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard._symbols import BOS, EOS, PAD, SPECIALS, UNK
-from regard.data.vocabulary import Vocabulary
+from regard.data import Vocabulary
 from regard.errors import ArgumentError, RunError
 
 units = st.lists(st.text(max_size=3) | st.sampled_from(SPECIALS))

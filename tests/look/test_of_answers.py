@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.tokenizer import SeparatorTokenizer
+from regard.data import SeparatorTokenizer
 from regard.errors import ArgumentError
 from regard.look import Alignment, grid
 from regard.look.pictures.of_answers import head_grids, means, weights_of
-from regard.tasks.seq2seq import Answer, Prediction
+from regard.tasks import Answer, Prediction
 
 RUN = SimpleNamespace(source_tokenizer=SeparatorTokenizer("chars"))
 

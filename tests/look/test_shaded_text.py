@@ -13,7 +13,7 @@ from regard.errors import ArgumentError
 from regard.look import save
 from regard.look.pictures.layout import COLOURS, INK, PAPER
 from regard.look.pictures.shaded_text import shaded_texts
-from regard.tasks.classify import Classification
+from regard.tasks import Classification
 
 TEXTS = {
     "short": ["fine", "!"],

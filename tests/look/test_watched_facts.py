@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from commands import spelt
 from packaged import MINILM, folder_of
 from regard import Observe, causal, watch
-from regard.data.pairs import Pair, Pairs
-from regard.data.tokenizer import SeparatorTokenizer
+from regard.data import Pair, Pairs, SeparatorTokenizer
 from regard.look import Layer, WatchRecord
 from regard.look.local_models import LocalModel
 from regard.look.runs import watch_answer
 from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Rotary
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.tasks import Seq2SeqRun
 from small_runs import new_run, short_training, train
 
 pytest_plugins = ["local_model_fixtures"]

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from regard._symbols import UNK
-from regard.data.labelled_texts import LabelledText, LabelledTexts
+from regard.data import LabelledText, LabelledTexts
 from regard.errors import DataError, RunError
-from regard.tasks import classify
-from regard.tasks.classify import ClassifyRun, word_features
+from regard.tasks import ClassifyRun, classify
+from regard.tasks.classify import word_features
 from regard.training import TrainingSettings, fit, record_provenance
 from small_runs import silent
 

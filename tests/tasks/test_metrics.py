@@ -14,14 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError
-from regard.tasks.metrics import (
-    Scores,
-    edit_distance,
-    score_labels,
-    score_tags,
-    score_texts,
-    score_units,
-)
+from regard.tasks import Scores, edit_distance, score_labels, score_tags, score_texts, score_units
 
 short = st.lists(st.sampled_from("abc"), max_size=6).map(tuple)
 labels = st.lists(st.sampled_from("abcde"), min_size=1, max_size=13)

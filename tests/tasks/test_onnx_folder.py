@@ -20,9 +20,9 @@ from regard._symbols import EOS, UNK
 from regard.models import RecurrentConfig, RecurrentSeq2Seq, TransformerSeq2Seq
 from regard.models.onnx_graphs import graphs, largest_error, write_graph
 from regard.positions import ALiBi, Rotary, Shaw, T5Bias
+from regard.tasks import Search, Seq2SeqRun, export_run
 from regard.tasks import onnx_folder as export
-from regard.tasks.onnx_folder import FILES, export_run
-from regard.tasks.seq2seq import Search, Seq2SeqRun
+from regard.tasks.onnx_folder import FILES
 from small_runs import backwards, new_run, short_training
 
 pytest_plugins = ["command_fixtures"]

@@ -13,13 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard._symbols import EOS, UNK
-from regard.data.pairs import Pair
-from regard.data.tokenizer import SeparatorTokenizer
+from regard.data import Pair, SeparatorTokenizer
 from regard.errors import ArgumentError, RunError
 from regard.models import Hypothesis, beam_search
-from regard.tasks import seq2seq, windows
+from regard.tasks import Search, Seq2SeqRun, seq2seq, windows
 from regard.tasks.run import FORMAT
-from regard.tasks.seq2seq import Search, Seq2SeqRun
 from small_runs import backwards, new_run, short_training
 
 POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"]

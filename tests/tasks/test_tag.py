@@ -14,11 +14,9 @@ import pytest
 import torch
 
 from regard._symbols import EOS, PAD, UNK
-from regard.data import conllu
-from regard.data.tagged_sentences import TaggedSentence, TaggedSentences, read_tagged
+from regard.data import TaggedSentence, TaggedSentences, conllu, read_tagged
 from regard.errors import ArgumentError, DataError, RunError
-from regard.tasks import tag
-from regard.tasks.tag import TagRun
+from regard.tasks import TagRun, tag
 from regard.training import TrainingSettings, fit, record_provenance
 from small_runs import silent
 

@@ -15,10 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from regard.data.batches import TokenBudgetSampler
-from regard.data.pairs import Pair
+from regard.data import Pair, TokenBudgetSampler
 from regard.errors import RunError
-from regard.tasks.seq2seq import Seq2SeqRun
+from regard.tasks import Seq2SeqRun
 from regard.training import TrainingSettings, fit, processes
 from small_runs import at_update, backwards, new_run, rows, short_training, silent
 

@@ -16,12 +16,11 @@ from safetensors.torch import load_file
 
 from regard import _files as files
 from regard._symbols import BOS, EOS, PAD
-from regard.data.batches import TokenBudgetSampler
-from regard.data.tokenizer import SeparatorTokenizer
-from regard.data.vocabulary import Vocabulary
+from regard.data import SeparatorTokenizer, TokenBudgetSampler, Vocabulary
 from regard.errors import RegardError, RunError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
-from regard.tasks.seq2seq import Batch, Seq2SeqRun
+from regard.tasks import Seq2SeqRun
+from regard.tasks.seq2seq import Batch
 from regard.training import TrainingModule, callbacks, fit, learning_rate
 from regard.training.callbacks import Progress
 from small_runs import at_update, backwards, full_disk, new_run, no_space, rows, short_training, silent, train
