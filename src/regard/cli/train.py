@@ -240,7 +240,7 @@ def train(
 
 
 def _check(context: Context, given: set[str]) -> None:
-    """Refuse options that cannot have an effect, whatever the task."""
+    """Check that the options can have an effect, whatever the task; otherwise it is wrong usage."""
     if "resume" in given and len(given) > 1:
         context.fail(f"--resume takes everything from the run; remove {as_typed(context, given - {'resume'})}")
     if {"data", "stress"} <= given:
@@ -249,7 +249,7 @@ def _check(context: Context, given: set[str]) -> None:
     about_data = {name for name in given if panels[name] == "Data"} - {"stress"}
     if "data" not in given and about_data:
         context.fail(
-            f"{as_typed(context, about_data)}: only with DATA; English pronunciation comes split into units and parts"
+            f"{as_typed(context, about_data)}: only with DATA; English pronunciation has units and splits of its own"
         )
     minutes, seed = context.params["minutes"], context.params["seed"]
     if minutes is not None and not math.isfinite(minutes):
@@ -270,7 +270,7 @@ def _guess(data: str | None, columns: str | None, console: Console) -> str:
 
 
 def _plan(context: Context, given: set[str], task: str) -> TrainPlan:
-    """Sort the options by what they are for; those that have no effect on this task and model are refused."""
+    """Return the options sorted by purpose; wrong usage if one has no effect on this task and model."""
     models = TASK_MODULES[task].MODELS
     model = context.params["model"]
     if model not in models:

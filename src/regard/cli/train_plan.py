@@ -1,4 +1,4 @@
-"""What one `regard train` is to do, once its options are checked."""
+"""The plan of one `regard train`: its options, checked and sorted by purpose."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class StopOnSignal(Callback):
 
 
 class KeepBest(Callback):
-    """Scores the averaged weights on the dev set now and then, keeps the best, and stops when no score is better.
+    """A choice of the best model: score the averaged weights at intervals, keep the best, stop when none is better.
 
     The better of two models has the higher ``sort_key`` of its scores. Of several processes, number 0 does all this.
     """
@@ -195,7 +195,7 @@ class KeepBest(Callback):
 
 
 class SaveState(Callback):
-    """Writes, after every whole epoch, all that is needed to resume training as if it had never stopped."""
+    """A file, written after every whole epoch, from which training resumes as if it had never stopped."""
 
     state_key = "Resume"
 

@@ -1,4 +1,4 @@
-"""What each task adds to the commands, one module for each task.
+"""The tasks in the commands: one module for each, and the defaults of its options.
 
 A module has, for `regard train`: `read` (a file, with the task's own options as keywords), `MODELS` (kinds of model,
 each with its options), `new` (a run), `describe` and `show_examples`, `EXAMPLE_NOUN` and `SCORING_NOTE`. For the other

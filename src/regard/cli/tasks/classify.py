@@ -1,4 +1,4 @@
-"""What classification adds to the commands."""
+"""Classification in the commands: its options, examples, answers and pictures."""
 
 from __future__ import annotations
 

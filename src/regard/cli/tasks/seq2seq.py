@@ -1,4 +1,4 @@
-"""What sequence to sequence adds to the commands."""
+"""Sequence to sequence in the commands: its options, examples, answers and pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tagging adds to the commands."""
+"""Tagging in the commands: its options, examples, answers and pictures."""
 
 from __future__ import annotations
 
