@@ -110,6 +110,6 @@ def _cells(line: str, columns: tuple[str, ...], name: str, number: int) -> tuple
         name_them = "keep two columns (cut -f1,2), or name all of them (--columns source,target,_)"
         remedy = name_them if columns == DEFAULT_COLUMNS else "correct or delete the line"
     else:
-        fault = "an empty " + next(column for column, cell in named.items() if not cell.strip())
+        fault = f"an empty {next(column for column, cell in named.items() if not cell.strip())} column"
         remedy = "fill it in or delete the line"
     raise DataError(f"expected {_spell(columns)}, found {fault} in {quoted(line)}; {remedy}", file=name, line=number)
