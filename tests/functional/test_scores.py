@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 
 from regard import Additive, Dot, General, Observe, ScaledDot, attention
-from regard.functional import Score
+from regard.cli.train import train
+from regard.functional import Score, scores
 
 torch.manual_seed(0)
 QUERY, KEY = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 4, 7)
@@ -73,3 +75,19 @@ def test_plain_scores_compare_and_hash_by_value() -> None:
     assert Dot() == Dot()
     assert ScaledDot(0.5) == ScaledDot(0.5) != ScaledDot()
     assert len({ScaledDot(), ScaledDot(None), Dot()}) == 2
+
+
+def test_types_and_the_command_offer_every_score_that_has_a_name() -> None:
+    assert get_args(scores.ScoreName) == tuple(scores.BY_NAME)
+    offered, _none = get_args(get_type_hints(train)["score"])
+    assert {*get_args(offered)} == {*scores.BY_NAME, "none"}
+
+
+@pytest.mark.parametrize("score", [General(PER_HEAD), Additive(EACH)])
+def test_a_score_of_some_heads_and_with_other_numbers(score: General | Additive) -> None:
+    heads = torch.tensor([2, 0])
+    expected = weights(score)[:, heads]
+    torch.testing.assert_close(weights(score.of_heads(heads), QUERY[:, heads], KEY[:, heads]), expected)
+    torch.testing.assert_close(weights(score.map(lambda weight: 0 * weight)), torch.full((2, 3, 5, 4), 0.25))
+    one = type(score)(score.weight[0])
+    assert one.of_heads(heads) is one

@@ -1,7 +1,6 @@
 """The plain formula in PyTorch, with the matrix of scores; in float64 it is the oracle of every other kernel.
 
-score_ij = scale * q_i . k_j,  or  w . tanh(q_i + k_j);  plus bias_ij
-P = softmax_j(score) over the keys that i may attend to
+P = softmax_j(score(q_i, k_j) + bias_ij) over the keys that i may attend to
 output = dropout(P) v
 
 Half precision is computed in float32. All of it can be differentiated twice, forward and backward, and vmapped.
@@ -9,6 +8,7 @@ Half precision is computed in float32. All of it can be differentiated twice, fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,9 @@ from torch import Tensor
 
 from regard._kernels.dropout import dropout
 
-__all__ = ["Attended", "attend", "weigh", "weights"]
+__all__ = ["Attended", "attend", "dot_scores", "weigh", "weights"]
+
+ScoreMatrix = Callable[[Tensor, Tensor], Tensor]  # of query (..., Hq, Tq, E) and key (..., Hkv, Tk, E)
 
 
 class Attended(NamedTuple):
@@ -34,28 +36,27 @@ def attend(
     bias: Tensor | None = None,
     allowed: Tensor | None = None,
     *,
-    scale: float = 1.0,
-    weight: Tensor | None = None,
+    scores: ScoreMatrix,
     dropout_p: float = 0.0,
 ) -> Attended:
-    """Attention with the dot product (``weight`` None) or the additive score; ``bias`` and ``allowed`` broadcast.
+    """Attention with the matrix of scores that ``scores`` makes of query and key; ``bias`` and ``allowed`` broadcast.
 
     Each query must be allowed one key or more, as softmax over nothing is NaN; so it is for every kernel.
     """
-    weights, masked = weigh(query, key, bias, allowed, scale=scale, weight=weight)
+    weights, masked = weigh(query, key, bias, allowed, scores=scores)
     kept = dropout(weights, dropout_p) if dropout_p else weights
     return Attended(_mix(kept, _wide(value)).to(value.dtype), weights, masked)
 
 
 def weigh(
-    query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scale: float, weight: Tensor | None
+    query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scores: ScoreMatrix
 ) -> tuple[Tensor, Tensor]:
     """The weights, and the scores with -inf where masked."""
-    query, key = _wide(query), _wide(key)
-    scores = dot_scores(query, key, scale) if weight is None else additive_scores(query, key, _wide(weight))
+    masked = scores(_wide(query), _wide(key))
     if bias is not None:
-        scores = scores + bias
-    masked = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+        masked = masked + bias
+    if allowed is not None:
+        masked = masked.masked_fill(~allowed, -torch.inf)
     return torch.softmax(masked, -1), masked
 
 
@@ -77,17 +78,6 @@ def dot_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """scale * q_i . k_j; the query heads of a key head stand one below the other in one product."""
     q, k = _by_key_head(query, key), _by_key_head(key, key)
     return torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale).view(*query.shape[:-1], key.shape[-2])
-
-
-def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-    """w . tanh(q_i + k_j), with w (H,) or (heads, H)."""
-    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    # In place: adding keeps nothing for its backward pass, so the largest tensor here exists once.
-    hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()
-    if weight.ndim == 1:
-        return hidden @ weight
-    return (hidden @ weight[:, None, :, None]).squeeze(-1)
 
 
 def _mix(weights: Tensor, value: Tensor) -> Tensor:

@@ -157,13 +157,12 @@ def _by_sdpa(call: PreparedCall, safe: SafeInputs) -> tuple[Tensor, Observation 
 
 
 def _by_reference(call: PreparedCall, safe: SafeInputs) -> tuple[Tensor, Observation | None]:
-    query, scale, weight = call.score.terms(safe.query)
-    inputs = query, safe.key, safe.value, safe.bias, safe.allowed
-    output, weights, scores = reference.attend(*inputs, scale=scale, weight=weight, dropout_p=call.dropout_p)
+    inputs = safe.query, safe.key, safe.value, safe.bias, safe.allowed
+    made = reference.attend(*inputs, scores=call.score.grouped_matrix, dropout_p=call.dropout_p)
     if call.observe is None:
-        return output, None
+        return made.output, None
     with torch.no_grad():
-        return output, of_weights(call.observe, safe, weights.detach(), scores.detach())
+        return made.output, of_weights(call.observe, safe, made.weights.detach(), made.scores.detach())
 
 
 def explain_impl(

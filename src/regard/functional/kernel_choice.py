@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard._eager import active_transform
 from regard.errors import ArgumentError, UnsupportedError
-from regard.functional.scores import Additive, Score
+from regard.functional.scores import Score
 
 __all__ = ["Impl", "choose", "explain"]
 
@@ -26,6 +26,8 @@ _ABOUT = {
 # Where the formula is quicker than torch's fused kernel on a CPU, measured: heads of up to so many weights, and weights
 # in all between the number that is worth some more calls and the one that is worth not to be built.
 _HEAD, _CALLS, _BUILT = 2**14, 2**14, 2**20
+_ADDITIVE = ("additive", "additive scores")
+_COMPUTES = {"sdpa": ("dot", "dot products"), "cpu": _ADDITIVE, "triton": _ADDITIVE}
 _NO_RULE = {
     "forward-mode": "it has no forward-mode derivative",
     "vmap": "it has no batching rule for vmap",
@@ -72,7 +74,7 @@ def explain(impl: str, taken: str, score: Score, query: Tensor, key: Tensor, dro
 
 def _why_reference(score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
     """Why the reference is the quickest on a CPU; empty where it is not, or where a graph must serve all sizes."""
-    if isinstance(score, Additive) or torch.compiler.is_compiling():
+    if score.form != "dot" or torch.compiler.is_compiling():
         return ""
     if not query.is_cpu or query.dtype not in (torch.float32, torch.float64):
         return ""
@@ -84,11 +86,9 @@ def _why_reference(score: Score, query: Tensor, key: Tensor, dropout_p: float) -
 
 def _why_not(kernel: str, score: Score, query: Tensor, *, interprets: bool = False) -> str:
     """Why a fused kernel cannot serve; empty where it can. ``interprets``: Triton may interpret it on the CPU."""
-    additive = isinstance(score, Additive)
-    if kernel == "sdpa" and additive:
-        return "it computes dot products; Additive is not one"
-    if kernel in ("cpu", "triton") and not additive:
-        return f"it computes additive scores; {type(score).__name__} is not one"
+    form, scores = _COMPUTES[kernel]
+    if score.form != form:
+        return f"it computes {scores}; {type(score).__name__} is not one"
     if kernel == "cpu" and not query.is_cpu:
         return f"the tensors are on {query.device}"
     if kernel == "triton" and not (query.is_cuda or (interprets and query.is_cpu)):

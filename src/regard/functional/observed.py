@@ -57,11 +57,10 @@ def _observe(call: PreparedCall, observe: Observe) -> Observation:
         safe = SafeInputs(call.query, call.key, call.value, None, None, nonfinite=nonfinite_rows(call))
     else:
         safe = make_safe(call, assume_finite=False)
-    terms = call.score.terms(safe.query)
     if call.kernel == "sdpa":
-        return of_dot_products(call, observe, safe, terms)
-    inputs = terms.query, safe.key, safe.bias, safe.allowed
-    return of_weights(observe, safe, *reference.weigh(*inputs, scale=terms.scale, weight=terms.weight))
+        return of_dot_products(call, observe, safe, call.score.terms(safe.query))
+    weights, scores = reference.weigh(safe.query, safe.key, safe.bias, safe.allowed, scores=call.score.grouped_matrix)
+    return of_weights(observe, safe, weights, scores)
 
 
 def of_weights(observe: Observe, safe: SafeInputs, weights: Tensor, scores: Tensor) -> Observation:

@@ -22,7 +22,7 @@ from regard.errors import RegardError
 from regard.functional import padding
 from regard.models.recurrent import Memory, RecurrentSeq2Seq
 from regard.models.transformer import TransformerMemory, TransformerSeq2Seq
-from regard.nn import BahdanauAttention, DecoderBlock, DecoderState, KeyValueCache
+from regard.nn import BahdanauAttention, DecoderBlock, DecoderState, KeyValueCache, LuongAttention
 from regard.positions import Learned
 
 try:
@@ -150,7 +150,7 @@ class _Recurrent(_StepwiseModel):
         if model.attention is not None:
             self.memory = {"memory_states": ("batch", "length", size), "memory_keys": ("batch", "length", size)}
             self.memory["memory_keep"] = ("batch", "length")
-            if model.config.score in ("dot", "scaled_dot"):
+            if isinstance(model.attention, LuongAttention) and model.attention.W_a is None:
                 del self.memory["memory_keys"]  # the states are the keys
         names = ("state_hidden", "state_cell")[: model.cell.parts]
         self.state = dict.fromkeys(names, ("batch", "hypotheses", size))

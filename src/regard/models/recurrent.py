@@ -11,6 +11,8 @@ from torch import nn
 from regard._symbols import PAD
 from regard.errors import ArgumentError
 from regard.functional import padding
+from regard.functional.scores import BY_NAME as SCORES
+from regard.functional.scores import ScoreName
 from regard.models.config_checks import check_at_least_1, check_fractions, check_lengths
 from regard.models.pretrained import Pretrained
 from regard.nn import BahdanauAttention, Dropout, LuongAttention
@@ -56,7 +58,7 @@ class RecurrentConfig:
     hidden_dim: int = 256
     encoder_layers: int = 1
     cell: Literal["gru", "lstm"] = "gru"
-    score: Literal["additive", "dot", "scaled_dot", "general"] | None = "additive"
+    score: ScoreName | None = "additive"
     input_feeding: bool = True
     dropout: float = 0.3
 
@@ -67,10 +69,8 @@ class RecurrentConfig:
         check_fractions(self, "dropout")
         if self.cell not in ("gru", "lstm"):
             raise ArgumentError(f"cell: expected 'gru' or 'lstm', got {self.cell!r}")
-        if self.score not in ("additive", "dot", "scaled_dot", "general", None):
-            raise ArgumentError(
-                f"score: expected 'additive', 'dot', 'scaled_dot', 'general' or None, got {self.score!r}"
-            )
+        if self.score not in (None, *SCORES):
+            raise ArgumentError(f"score: expected one of {', '.join(map(repr, SCORES))} or None, got {self.score!r}")
 
     @classmethod
     def for_data(cls, source_size: int, target_size: int, longest: int, **chosen: Any) -> Self:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
-from regard.functional import Additive, Dot, ScaledDot
+from regard.functional import Additive, Dot
 from regard.functional.attention import attend
+from regard.functional.scores import BY_NAME
 from regard.nn._parts import check_size, described, glorot_
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
     from regard.functional import Impl, Mask, Observation, Observe, Score
+    from regard.functional.scores import ScoreName
 
 __all__ = ["BahdanauAttention", "LuongAttention"]
 
@@ -141,14 +143,15 @@ class LuongAttention(nn.Module):
         self,
         query_dim: int,
         memory_dim: int,
-        score: Literal["dot", "scaled_dot", "general"] = "dot",
+        score: ScoreName = "dot",
         *,
         impl: Impl = "auto",
     ) -> None:
         """Make W_a (memory_dim -> query_dim) for "general"; the other scores need query_dim = memory_dim."""
         super().__init__()
-        if score not in ("dot", "scaled_dot", "general"):
-            raise ArgumentError(f'score must be "dot", "scaled_dot" or "general", got {score!r}')
+        names = [name for name in BY_NAME if name == "general" or BY_NAME[name].weight_shape(query_dim) is None]
+        if score not in names:
+            raise ArgumentError(f"score must be one of {', '.join(map(repr, names))}; got {score!r}")
         if score != "general" and query_dim != memory_dim:
             raise ArgumentError(
                 f'score="{score}" multiplies vectors of one size, got query_dim={query_dim} and '
@@ -185,7 +188,7 @@ class LuongAttention(nn.Module):
     ) -> Float[Tensor, "B *Tq memory_dim"] | tuple[Float[Tensor, "B *Tq memory_dim"], Observation]:
         """Return the context of one query (B, query_dim) or several, with ``observe`` also the statistics."""
         check_size(query, self.query_dim, "query")
-        score: Score = ScaledDot() if self.score == "scaled_dot" else Dot()
+        score = Dot() if self.W_a is not None else BY_NAME[self.score]()
         return _context(query, keys, memory, score, mask, observe, self.impl)
 
     def extra_repr(self) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError
-from regard.functional import Additive, Dot, General, Mask, ScaledDot, Score, causal, dense
+from regard.functional import Mask, Score, causal, dense
+from regard.functional.scores import BY_NAME, ScoreName
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -27,8 +29,6 @@ __all__ = [
     "with_causal",
 ]
 
-ScoreName = Literal["dot", "scaled_dot", "general", "additive"]
-
 
 class HeadScore(nn.Module):
     """A score chosen by name, with its parameters for heads of size ``dim``.
@@ -39,27 +39,26 @@ class HeadScore(nn.Module):
 
     def __init__(self, name: ScoreName, dim: int, heads: int | None = None) -> None:
         super().__init__()
-        sizes = {"dot": None, "scaled_dot": None, "general": (dim, dim), "additive": (dim,)}
-        if name not in sizes:
-            raise ArgumentError(f"score must be one of {', '.join(map(repr, sizes))}; got {name!r}")
+        if name not in BY_NAME:
+            raise ArgumentError(f"score must be one of {', '.join(map(repr, BY_NAME))}; got {name!r}")
         self.name = name
         self.weight: nn.Parameter | None = None
-        size = sizes[name]
-        if size is not None:
-            self.weight = nn.Parameter(torch.empty(size if heads is None else (heads, *size)))
+        shape = BY_NAME[name].weight_shape(dim)
+        if shape is not None:
+            self.weight = nn.Parameter(torch.empty(shape if heads is None else (heads, *shape)))
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the parameters again, Glorot-uniform for each head."""
         if self.weight is not None:
             dim = self.weight.shape[-1]
-            bound = math.sqrt(6 / (dim + (dim if self.name == "general" else 1)))
+            fans = BY_NAME[self.name].weight_shape(dim) or ()
+            bound = math.sqrt(6 / (dim + (fans[-2] if len(fans) > 1 else 1)))
             nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self) -> Score:
-        if self.weight is None:
-            return Dot() if self.name == "dot" else ScaledDot()
-        return General(self.weight) if self.name == "general" else Additive(self.weight)
+        score: Callable[..., Score] = BY_NAME[self.name]
+        return score() if self.weight is None else score(self.weight)
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, (repr(self.name), described(self))))

@@ -164,9 +164,7 @@ def _masks(
     masks, biases = [], []
     if is_causal:
         if attn_mask is None:
-            raise ArgumentError(
-                "is_causal=True is a hint that attn_mask is causal, and needs it; got attn_mask=None"
-            )
+            raise ArgumentError("is_causal=True is a hint that attn_mask is causal, and needs it; got attn_mask=None")
         band = causal(offset=0)
         if extra:
             band = dense(pad(band.allowed((queries, keys), attn_mask.device), (0, extra), value=True))

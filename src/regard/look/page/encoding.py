@@ -149,8 +149,10 @@ def _steps(layer: Layer) -> _Part | None:
     if layer.inputs is None or max(layer.shape[-2:]) > _LONGEST_STEPS:
         return None
     query, key, score, mask, bias = layer.inputs
+    if score.form != "dot":
+        return None
     terms = score.terms(query)
-    if terms.weight is not None or terms.query.shape[-1] > _WIDEST_STEPS:
+    if terms.query.shape[-1] > _WIDEST_STEPS:
         return None
     key = key.repeat_interleave(layer.shape[1] // key.shape[1], 1)
     added: list[Tensor] = []

@@ -14,7 +14,7 @@ from regard.errors import UnsupportedError
 from regard.functional.masks import Mask
 from regard.functional.observe import Observe
 from regard.functional.observed import observed
-from regard.functional.scores import Additive, General, Score
+from regard.functional.scores import Score
 
 __all__ = ["AttentionCall", "CachePosition"]
 
@@ -56,11 +56,10 @@ class AttentionCall:
         def select(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[1] == 1 else tensor.index_select(1, at)
 
-        score = self.score
-        if isinstance(score, General | Additive) and score.weight.ndim == (3 if isinstance(score, General) else 2):
-            score = type(score)(score.weight.index_select(0, at))
         key = self.key.index_select(1, at // (Hq // self.key.shape[1]))
-        return replace(self.map_scores(select), query=self.query.index_select(1, at), key=key, score=score)
+        return replace(
+            self.map_scores(select), query=self.query.index_select(1, at), key=key, score=self.score.of_heads(at)
+        )
 
     def of_first_keys(self, keys: int) -> AttentionCall:
         """Return the call without the keys after the first ``keys``: slots of a cache that are not yet filled."""

@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 from regard.functional.checks import autocast_dtype
 from regard.functional.masks import Mask, causal, dense
 from regard.functional.observe import Observation, Top
-from regard.functional.scores import Additive, General
 from regard.look.record import AttentionInputs, Layer
 
 if TYPE_CHECKING:
@@ -189,9 +188,8 @@ def _inputs(call: AttentionCall) -> AttentionInputs:
     def here(tensor: Tensor) -> Tensor:
         return tensor.detach().to("cpu") if tensor.dtype == torch.bool else tensor.detach().to(lower).to("cpu", wide)
 
-    score, mask = call.score, call.mask
-    if isinstance(score, General | Additive):
-        score = type(score)(score.weight.detach().to("cpu", wide, copy=True))
+    mask = call.mask
+    score = call.score.map(lambda weight: weight.detach().to("cpu", wide, copy=True))
     if mask is not None:
         lengths = tuple(length.to("cpu") for length in mask.lengths)
         mask = replace(mask, keeps=tuple(map(here, mask.keeps)), lengths=lengths, tables=tuple(map(here, mask.tables)))
