@@ -220,7 +220,7 @@ def tables(values: dict[str, Any]) -> dict[str, str]:
     right = {name: [*shares, early["accuracy"][name]] for name, shares in sides["accuracy"].items()}
     return {
         "reach": table("steps back", far["distances"], far["accuracy"], ".2f"),
-        "direction": table("asked for", asked, right, ".2f"),
+        "direction": table("to predict", asked, right, ".2f"),
         "time": table("length", clock["lengths"], clock["ms"], ".1f"),
     }
 
