@@ -17,7 +17,7 @@ def counted_noun(n: int, noun: str) -> str:
 
 
 def first_few(items: Sequence[str], most: int = 5) -> str:
-    """Return the first items as a list in words; those that cannot be seen, or hold a comma, are quoted.
+    """Return the first items, separated by commas; an invisible one, or one that contains a comma, is quoted.
 
     >>> first_few(["a", " ", "b"]), first_few("abc", most=2)
     ("a, ' ', b", 'a, b, ...')

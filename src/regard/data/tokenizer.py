@@ -1,4 +1,4 @@
-"""Tokenizers: how a text is split into units, characters or what a separator separates, and joined again."""
+"""Tokenizers, which split texts into units and join them again: characters, or units between separators."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["SeparatorTokenizer", "Tokenizer", "guess_tokenizer"]
 
 
 class Tokenizer(Protocol):
-    """A split of texts into units: `SeparatorTokenizer`, or `SubwordTokenizer` for units that are learned.
+    """A map between a text and its units: `SeparatorTokenizer`, or `SubwordTokenizer` for learned units.
 
-    ``name`` is what config.json calls it, ``separator`` what stands between two units of a text, ``None`` for
-    subwords. ``units`` are those it has learned, all of which a vocabulary needs.
+    ``name`` is its name in config.json, ``separator`` the text between two units, ``None`` for subwords. ``units`` are
+    those it has learned, all of which a vocabulary needs.
     """
 
     @property
@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
         """Return the text of units."""
 
     def to_json(self) -> str | None:
-        """Return what it has learned, as a file of a run keeps it; ``None`` if its name says everything."""
+        """Return the content of its file in a run directory; ``None`` if its name is enough."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class SeparatorTokenizer:
 
     @property
     def separator(self) -> str:
-        """What stands between two units."""
+        """The text between two units."""
         return {"chars": "", "words": " "}.get(self.name, self.name)
 
     @property
     def units(self) -> tuple[str, ...]:
-        """No units: any may occur."""
+        """No units: nothing is learned."""
         return ()
 
     def split(self, text: str) -> list[str]:
@@ -82,7 +82,7 @@ class SeparatorTokenizer:
         return self.separator.join(units)
 
     def to_json(self) -> None:
-        """Return ``None``: the name says everything."""
+        """Return ``None``: the name is enough."""
 
     def __str__(self) -> str:
         if self.name == "chars":

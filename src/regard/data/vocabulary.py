@@ -62,8 +62,8 @@ class Vocabulary:
         strings = isinstance(units, list) and all(isinstance(unit, str) for unit in units)
         if not strings or units != sorted(set(units)):
             raise RunError(
-                "expected the vocabulary to be a sorted JSON list of distinct strings, found something else, by which "
-                "ids would differ from those of training; restore the file, or train again"
+                "expected a sorted JSON list of distinct strings as the vocabulary, found something else; "
+                "restore the file, or train again"
             )
         return cls(tuple(units))
 

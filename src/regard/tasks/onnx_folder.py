@@ -26,7 +26,7 @@ from regard.tasks.seq2seq import Seq2SeqRun
 __all__ = ["FILES", "TOLERANCE", "Exported", "export_run"]
 
 FILES = ("encoder.onnx", "decoder.onnx", "config.json", "source.vocabulary.json", "target.vocabulary.json", "README.md")
-_SOMETIMES = ("source.tokenizer.json", "target.tokenizer.json")
+_OPTIONAL_FILES = ("source.tokenizer.json", "target.tokenizer.json")
 TOLERANCE = 1e-4
 
 
@@ -68,7 +68,9 @@ def _check_free(folder: Path) -> None:
     if folder.samefile(os.curdir):
         raise RunError(f"{folder}: the export would replace the current folder; choose another --out")
     there = {path.name for path in folder.iterdir()}
-    others = sorted(there - {*FILES, *_SOMETIMES}) or sorted(there if there and "encoder.onnx" not in there else ())
+    others = sorted(there - {*FILES, *_OPTIONAL_FILES}) or sorted(
+        there if there and "encoder.onnx" not in there else ()
+    )
     if others:
         raise RunError(
             f"{folder}: expected an empty folder or an earlier export, found other files ({others[0]}, ...); "

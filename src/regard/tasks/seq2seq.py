@@ -182,7 +182,10 @@ class Seq2SeqRun(Run):
             training=dict(config["training"]),
         )
         if run.max_length < 1 or run.max_length_ratio <= 0:
-            raise RunError("max_length and growth are not above 0 in config.json")
+            raise RunError(
+                f"expected max_length and growth above 0 in config.json, got {run.max_length} and "
+                f"{run.max_length_ratio:g}"
+            )
         if (len(source), len(target)) != (model.config.source_size, model.config.target_size):
             raise RunError("the vocabularies differ in size from those of config.json")
         return run

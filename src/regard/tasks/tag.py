@@ -222,7 +222,7 @@ def _pieces(sentence: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _shorten(word: str) -> str:
-    """Return the part of a word that the model reads: of a long word both ends, which say more than the middle."""
+    """Return what the model reads of a word: both ends of a long one, which say more about its tag than the middle."""
     return word if len(word) <= _MAX_CHARACTERS else word[: _MAX_CHARACTERS // 2] + word[-_MAX_CHARACTERS // 2 :]
 
 
