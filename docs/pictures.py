@@ -1,4 +1,4 @@
-"""Draws the pictures of positions.md: python docs/pictures.py [FOLDER], by default docs/images."""
+"""Pictures of positions.md: python docs/pictures.py [FOLDER], by default docs/images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def name(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def counter() -> Figure:
-    """The bits of 0 … 15, and for each digit the sine whose sign it is."""
+    """Draw the bits of 0 to 15, and for each digit a sine wave that is positive where the digit is 1."""
     figure = page(9.4, 3.9)
     left, right = figure.add_gridspec(1, 2, wspace=0.06)
     ax, numbers = figure.add_subplot(left), np.arange(16)
@@ -54,12 +54,12 @@ def counter() -> Figure:
         ax.set(xlim=(-0.5, 15.5), ylim=(-1.15, 1.15), yticks=(-1, 1))
         ax.set_xticks(numbers if digit == 3 else [])
         last = "number" if digit == 3 else ""
-        name(ax, "The same digits with round corners" if digit == 0 else "", last)
+        name(ax, "The same digits as sine waves" if digit == 0 else "", last)
     return figure
 
 
 def clocks() -> Figure:
-    """Two hands of the table, from three places, each moved by two steps: the same turn wherever one starts."""
+    """Draw two column pairs of the table as clock hands: two steps turn a hand by the same angle from anywhere."""
     base, dim, shift, starts = 16.0, 4, 2, (0, 3, 8)
     table = sinusoidal(max(starts) + shift + 1, dim, base).numpy()
     figure = page(7.6, 5.4)
@@ -88,13 +88,13 @@ def clocks() -> Figure:
             )
             ax.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal", xticks=[], yticks=[])
             title = f"from {start} to {start + shift}" if hand == 0 else ""
-            name(ax, "", "", f"hand {hand}, {speed:g} a step" if column == 0 else "")
+            name(ax, "", "", f"hand {hand}: {speed:g} rad per step" if column == 0 else "")
             ax.set_title(title, fontsize=FONT, color=INK)
     return figure
 
 
 def products() -> Figure:
-    """How well two positions agree: bands along the diagonal, one curve of the distance."""
+    """Draw the products of all pairs of positions, and three rows as functions of the distance."""
     length, dim = 96, 64
     table = sinusoidal(length, dim).double().numpy()
     agree = table @ table.T
@@ -108,12 +108,12 @@ def products() -> Figure:
         ax.plot(np.arange(length) - place, agree[place], style, color=colour, linewidth=2.2, label=f"i = {place}")
     ax.set_xlim(-50, 50)
     ax.legend(frameon=False, fontsize=SMALL_FONT, labelcolor=INK)
-    name(ax, "Three of its rows, laid upon each other", "distance k − i")
+    name(ax, "Three of its rows, by distance", "distance k − i")
     return figure
 
 
 def distances() -> Figure:
-    """What each encoding within attention makes of a distance."""
+    """Draw how each encoding within attention depends on the distance."""
     at, here = torch.arange(-48, 49), torch.tensor([0])
     figure = page(9.4, 5.2)
     axes = figure.subplots(2, 2)
@@ -126,7 +126,7 @@ def distances() -> Figure:
     for head, colour in zip((0, 1, 2, 4), CURVES, strict=False):
         axes[0, 1].plot(at, bias[head, 0], color=colour, linewidth=1.6, label=f"head {head + 1}")
     axes[0, 1].set_ylim(-12, 0.6)
-    name(axes[0, 1], "ALiBi, 8 heads: what is added to the score")
+    name(axes[0, 1], "ALiBi, 8 heads: bias added to the score")
     axes[1, 0].step(at, T5Bias(1).bucket(at), where="mid", color=BLUE, linewidth=1.6, label="32 buckets up to 128")
     axes[1, 0].step(
         at,
@@ -136,10 +136,10 @@ def distances() -> Figure:
         linewidth=1.6,
         label="16 up to 32",
     )
-    name(axes[1, 0], "T5: the bucket, whose bias is learned", "distance, key − query")
+    name(axes[1, 0], "T5: index of the learned bias", "distance, key − query")
     axes[1, 1].plot(at, at.clamp(-16, 16), color=BLUE, linewidth=1.6, label="max_distance 16")
     axes[1, 1].plot(at, at.clamp(-4, 4), color=ORANGE, linewidth=1.6, label="max_distance 4")
-    name(axes[1, 1], "Shaw: the row, whose vectors are learned", "distance, key − query")
+    name(axes[1, 1], "Shaw: index of the learned vectors", "distance, key − query")
     for ax in axes.flat:
         ax.legend(frameon=False, fontsize=SMALL_FONT, labelcolor=INK, loc="upper left" if ax in axes[1] else "best")
     return figure
