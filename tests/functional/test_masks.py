@@ -110,7 +110,7 @@ def test_masks_are_exported_at_the_top() -> None:
 
 
 @given(st.integers(1, 5), st.integers(1, 7), offsets, st.data())
-def test_masks_of_the_last_keys_and_of_some_examples_are_parts_of_the_whole(
+def test_masks_of_first_and_last_keys_and_of_some_examples_are_parts_of_the_whole(
     queries: int, keys: int, offset: int | None, data: st.DataObject
 ) -> None:
     torch.manual_seed(0)
@@ -121,6 +121,41 @@ def test_masks_of_the_last_keys_and_of_some_examples_are_parts_of_the_whole(
     whole, last = mask.allowed((3, 2, queries, keys)), data.draw(st.integers(1, keys), "last")
     found = mask.of_last_keys(last, keys).allowed((3, 2, queries, last))
     assert torch.equal(found, whole[..., keys - last :])
+    if offset is not None:  # else the bands align with the last key that stays
+        found = mask.of_first_keys(last, keys).allowed((3, 2, queries, last))
+        assert torch.equal(found, whole[..., :last])
     rows = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4), "rows"))
     found = mask.of_examples(rows).allowed((len(rows), 2, queries, keys))
     assert torch.equal(found, whole[rows])
+
+
+def test_a_mask_of_some_heads_and_in_four_axes() -> None:
+    torch.manual_seed(0)
+    mask = causal() & dense(torch.rand(2, 5, 3, 4, 7) < 0.5) & dense(torch.rand(4, 7) < 0.9)
+    mask &= padding(lengths=[7, 3])
+    shape, heads = (2, 5, 3, 4, 7), torch.tensor([2, 0])
+    whole = mask.allowed(shape)
+    assert torch.equal(mask.of_heads(heads, 3).allowed((2, 5, 2, 4, 7)), whole[:, :, heads])
+    flat = mask.in_four_axes(shape, torch.device("cpu"))
+    assert torch.equal(flat.allowed((10, 3, 4, 7)), whole.flatten(0, 1))
+    assert flat.in_four_axes((10, 3, 4, 7), torch.device("cpu")) is flat
+    assert causal().in_four_axes(shape, torch.device("cpu")).is_causal_from_start(4, 4)
+
+
+def test_what_a_mask_says_of_itself() -> None:
+    for mask, banded, padded, is_causal, bottom_right in (
+        (Mask(), True, False, False, False),
+        (causal(), True, False, True, True),
+        (window(3, offset=0) & causal(offset=2), True, False, True, False),
+        (padding(lengths=[3]), False, True, False, False),
+        (dense(torch.ones(2, 3, dtype=torch.bool)) & window(2), False, False, False, True),
+    ):
+        said = mask.is_banded, mask.has_padding, mask.is_causal, mask.is_bottom_right
+        assert said == (banded, padded, is_causal, bottom_right)
+
+
+def test_a_mask_moves_to_a_device() -> None:
+    mask = causal() & padding(torch.ones(2, 3, dtype=torch.bool)) & padding(lengths=[1, 2])
+    moved = (mask & dense(torch.ones(3, 3, dtype=torch.bool))).to("meta")
+    assert {x.device.type for x in (*moved.keeps, *moved.lengths, *moved.tables)} == {"meta"}
+    assert moved.bands == mask.bands

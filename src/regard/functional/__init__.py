@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from regard.functional.attention import Impl, attention, explain_impl
-from regard.functional.masks import Mask, causal, dense, from_torch, padding, window
+from regard.functional.mask import Mask
+from regard.functional.masks import causal, dense, from_torch, padding, window
 from regard.functional.observe import Observation, Observe, Top
 from regard.functional.observed import observed
 from regard.functional.scores import Additive, Dot, General, ScaledDot, Score

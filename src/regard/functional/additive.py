@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard._kernels import ops
 from regard.functional.axes import broadcast, four_axes
-from regard.functional.masks import Mask
+from regard.functional.mask import Mask
 from regard.functional.observe import Observation, Observe, answered, asked_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from regard.functional.reporting import is_watched
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    from regard.functional.masks import Mask
+    from regard.functional.mask import Mask
     from regard.functional.observe import Observation, Observe
     from regard.functional.scores import Score
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 from torch import Tensor
 
@@ -16,10 +17,18 @@ def four_axes(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, *tensor.shape[-3:])
 
 
+@overload
+def broadcast(tensor: Tensor, shape: Sequence[int]) -> Tensor: ...
+@overload
+def broadcast(tensor: None, shape: Sequence[int]) -> None: ...
+@overload
+def broadcast(tensor: Tensor | None, shape: Sequence[int]) -> Tensor | None: ...
+
+
 def broadcast(tensor: Tensor | None, shape: Sequence[int]) -> Tensor | None:
-    """Return a tensor that broadcasts to (..., heads, Tq, Tk) so that it broadcasts to (L, heads, Tq, Tk)."""
-    if tensor is None or tensor.ndim <= 4:
-        return None if tensor is None else four_axes(tensor)
-    if any(size != 1 for size in tensor.shape[:-3]):
+    """Return a tensor that broadcasts to ``shape`` (..., heads, Tq, Tk) so that it broadcasts to (L, heads, Tq, Tk)."""
+    if tensor is None:
+        return None
+    if tensor.ndim > 4 and any(size != 1 for size in tensor.shape[:-3]):
         tensor = tensor.expand(*shape[:-3], *tensor.shape[-3:])
     return four_axes(tensor)

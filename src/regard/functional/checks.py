@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError
-from regard.functional.masks import Mask, dense
+from regard.functional.mask import Mask
+from regard.functional.masks import dense
 from regard.functional.observe import Observe
 from regard.functional.scores import Score
 

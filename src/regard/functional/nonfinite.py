@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard._eager import is_eager_on_cpu
-from regard.functional.masks import Mask
+from regard.functional.mask import Mask
 
 if TYPE_CHECKING:
     from regard.functional.prepared_call import PreparedCall

@@ -12,7 +12,7 @@ from regard._kernels.statistics import dot, dot_blocks
 from regard.functional import additive
 from regard.functional.axes import broadcast, four_axes
 from regard.functional.checks import check_observe
-from regard.functional.masks import Mask
+from regard.functional.mask import Mask
 from regard.functional.nonfinite import SafeInputs, make_safe, nonfinite_rows
 from regard.functional.observe import Observation, Observe, answered, asked_of, statistics_of_weights
 from regard.functional.prepared_call import SCALED_DOT, PreparedCall, prepare

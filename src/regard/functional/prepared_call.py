@@ -13,7 +13,7 @@ from regard.functional.kernel_choice import choose
 from regard.functional.scores import ScaledDot
 
 if TYPE_CHECKING:
-    from regard.functional.masks import Mask
+    from regard.functional.mask import Mask
     from regard.functional.observe import Observe
     from regard.functional.scores import Score
 

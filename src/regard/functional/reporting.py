@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function
 
 if TYPE_CHECKING:
-    from regard.functional.masks import Mask
+    from regard.functional.mask import Mask
     from regard.functional.scores import Score
 
 __all__ = ["is_watched", "report_attention"]

@@ -93,7 +93,7 @@ def _mask_of_heads(
     mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, heads: Tensor, num_heads: int
 ) -> Mask | Bool[Tensor, "*masked Tq Tk"] | None:
     if isinstance(mask, Mask):
-        return dataclasses.replace(mask, tables=tuple(_of_heads(table, heads, num_heads) for table in mask.tables))
+        return mask.of_heads(heads, num_heads)
     return _of_heads(mask, heads, num_heads) if isinstance(mask, Tensor) else mask
 
 

@@ -38,7 +38,7 @@ def placement(
     """
     queries, keys = shape[-2:]
     kept = None
-    if isinstance(mask, Mask) and (mask.keeps or mask.lengths):
+    if isinstance(mask, Mask) and mask.has_padding:
         if len(shape) != 4:
             raise ArgumentError("padding with positions needs a batch: expected (B, T, D), got (T, D)")
         mask.check(shape, device)
@@ -58,8 +58,7 @@ def check_cached(
     """Check that the mask fits scores of this shape, and is causal if the cache has a window of ``size`` tokens."""
     if isinstance(mask, Mask):
         mask.check(shape, device)
-    is_causal = isinstance(mask, Mask) and any(band.before is None and band.after == 1 for band in mask.bands)
-    if size is not None and not is_causal:
+    if size is not None and not (isinstance(mask, Mask) and mask.is_causal):
         raise ArgumentError(
             f"a cache with window={size} forgets, and needs a layer with causal=True or a mask of causal() & ..."
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UnsupportedError
-from regard.functional.masks import Mask
+from regard.functional.mask import Mask
 from regard.functional.observe import Observe
 from regard.functional.observed import observed
 from regard.functional.scores import Score
@@ -56,10 +56,8 @@ class AttentionCall:
         def select(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[1] == 1 else tensor.index_select(1, at)
 
-        key = self.key.index_select(1, at // (Hq // self.key.shape[1]))
-        return replace(
-            self.map_scores(select), query=self.query.index_select(1, at), key=key, score=self.score.of_heads(at)
-        )
+        query, key = self.query.index_select(1, at), self.key.index_select(1, at // (Hq // self.key.shape[1]))
+        return replace(self.map_scores(select), query=query, key=key, score=self.score.of_heads(at))
 
     def of_first_keys(self, keys: int) -> AttentionCall:
         """Return the call without the keys after the first ``keys``: slots of a cache that are not yet filled."""
@@ -70,17 +68,13 @@ class AttentionCall:
         def cut(tensor: Tensor) -> Tensor:
             return tensor[..., :keys] if tensor.shape[-1] == total else tensor
 
-        call = self.map_scores(cut)
-        if call.mask is not None:
-            call = replace(call, mask=replace(call.mask, keeps=tuple(map(cut, call.mask.keeps))))
-        return replace(call, key=self.key[:, :, :keys])
+        mask = None if self.mask is None else self.mask.of_first_keys(keys, total)
+        return replace(self.map_scores(cut), key=self.key[:, :, :keys], mask=mask)
 
     def map_scores(self, change: Callable[[Tensor], Tensor]) -> AttentionCall:
         """Return the call with all that broadcasts to (B, Hq, Tq, Tk) changed, except tables (Tq, Tk)."""
         bias, weights, hidden = (None if x is None else change(x) for x in (self.bias, self.weights, self.hidden))
-        mask = self.mask
-        if mask is not None:
-            mask = replace(mask, tables=tuple(table if table.ndim < 4 else change(table) for table in mask.tables))
+        mask = None if self.mask is None else self.mask.map_tables(change)
         return replace(self, mask=mask, bias=bias, weights=weights, hidden=hidden)
 
     def padded_queries(self) -> Tensor | None:
@@ -89,7 +83,7 @@ class AttentionCall:
         if self.cross is not False or Tq != Tk or Tq == 0:
             return None
         hidden = self.hidden
-        if hidden is None and self.mask is not None and (self.mask.keeps or self.mask.lengths or self.mask.tables):
+        if hidden is None and self.mask is not None and not self.mask.is_banded:
             hidden = ~self.mask.table(self.shape, self.query.device)
         if hidden is None and self.bias is not None:
             hidden = self.bias <= torch.finfo(self.bias.dtype).min

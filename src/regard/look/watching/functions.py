@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from regard.errors import UnsupportedError
 from regard.functional.attention import attend
-from regard.functional.axes import four_axes
-from regard.functional.masks import Mask, causal, dense
+from regard.functional.axes import broadcast, four_axes
+from regard.functional.mask import Mask
+from regard.functional.masks import causal, dense
 from regard.functional.reporting import report_attention
 from regard.functional.scores import ScaledDot, Score
 from regard.look.watching import huggingface, torch_multi_head
@@ -79,11 +80,9 @@ def read_attention(
     """Read `regard.attention`. Of three axes the first is the heads; ``heads`` are their numbers within a layer."""
     shape = (*query.shape[:-1], key.shape[-2])
     mask = dense(mask) if isinstance(mask, Tensor) else mask
-    if len(shape) != 4 and mask is not None and (mask.keeps or mask.lengths or mask.tables):
-        table = replace(mask, bands=()).table(shape, query.device)  # its axes are those of the query, from here on four
-        mask = Mask(mask.bands, tables=(_four_axes(table, shape),))
-    bias = None if bias is None else _four_axes(bias.detach(), shape).to(query.dtype)
-    call = AttentionCall(_four_axes(query.detach(), shape), _four_axes(key.detach(), shape), score, mask, bias)
+    mask = None if mask is None else mask.in_four_axes(shape, query.device)
+    bias = None if bias is None else broadcast(bias.detach(), shape).to(query.dtype)
+    call = AttentionCall(four_axes(query.detach()), four_axes(key.detach()), score, mask, bias)
     return call if heads is None else replace(call, heads=tuple(heads.tolist()))
 
 
@@ -105,8 +104,3 @@ def names() -> str:
     """List the functions as an error message names them."""
     known = [function.name for function in FUNCTIONS.values() if function.name]
     return f"{', '.join(known[:-1])} and {known[-1]}"
-
-
-def _four_axes(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return (..., heads, T, E), or what broadcasts to the scores of this shape, with four axes."""
-    return four_axes(tensor if tensor.ndim <= 4 else tensor.expand(*shape[:-3], *tensor.shape[-3:]))

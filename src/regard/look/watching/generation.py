@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.functional.checks import autocast_dtype
-from regard.functional.masks import Mask, causal, dense
+from regard.functional.mask import Mask
+from regard.functional.masks import causal, dense
 from regard.functional.observe import Observation, Top
 from regard.look.record import AttentionInputs, Layer
 
@@ -55,7 +56,7 @@ class JoinedCalls:
         self.cache = None if position is None else position.cache
         self.cross = call.cross
         self.end = (0 if position is None else position.first_query) + Tq
-        self.is_bottom_right = any(band.offset is None for band in (call.mask or Mask()).bands)
+        self.is_bottom_right = call.mask is not None and call.mask.is_bottom_right
         self.grows = False
         self.last_pass = 0
         self.first = call.query[:, :, :1].clone(), call.key[:, :, :1].clone()
@@ -186,13 +187,10 @@ def _inputs(call: AttentionCall) -> AttentionInputs:
     wide = torch.promote_types(lower, torch.float32)
 
     def here(tensor: Tensor) -> Tensor:
-        return tensor.detach().to("cpu") if tensor.dtype == torch.bool else tensor.detach().to(lower).to("cpu", wide)
+        return tensor.detach().to(lower).to("cpu", wide)
 
-    mask = call.mask
+    mask = None if call.mask is None else call.mask.to("cpu")
     score = call.score.map(lambda weight: weight.detach().to("cpu", wide, copy=True))
-    if mask is not None:
-        lengths = tuple(length.to("cpu") for length in mask.lengths)
-        mask = replace(mask, keeps=tuple(map(here, mask.keeps)), lengths=lengths, tables=tuple(map(here, mask.tables)))
     bias = None if call.bias is None else here(call.bias)
     return AttentionInputs(here(call.query).clone(), here(call.key).clone(), score, mask, bias)
 

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function
 
 from regard.errors import UnsupportedError
-from regard.functional.masks import Mask, causal, dense, padding, window
+from regard.functional.mask import Mask
+from regard.functional.masks import causal, dense, padding, window
 from regard.functional.reporting import is_watched
 from regard.functional.scores import ScaledDot
 from regard.look.watching.attention_call import AttentionCall, CachePosition
