@@ -19,6 +19,10 @@ from drawn import Call, fixed_like, gradients, make_call, make_score
 from regard import Additive, Observe, attention, causal, padding, window
 from regard._kernels import ops
 from regard._kernels.cpu import additive as cpu
+from regard._kernels.cpu.additive_statistics import statistics
+from regard._kernels.cpu.prepared_inputs import prepare
+from regard._kernels.dropout_mask import NO_DROPOUT
+from regard._kernels.statistics.request import StatisticsRequest
 from regard.errors import UnsupportedError
 
 PACKED, DIRECT = (2, 3, 2, 9, 70, 11, 13), (5, 3, 1, 2, 31, 11, 13)
@@ -45,9 +49,9 @@ def rms(tensor: Tensor) -> float:
 def tensors(shape: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
     """Arguments of `regard::additive`."""
     call = make_call(shape, "additive", **options)
-    low, high, keep, table = (call.mask or regard.Mask()).parts(call.shape, torch.device("cpu"))
+    mask = (call.mask or regard.Mask()).parts(call.shape, torch.device("cpu"))
     inputs = [x.detach().requires_grad_() for x in (call.query, call.key, call.value, call.weight)]
-    return (*inputs, call.bias, table, keep, low, high)
+    return (*inputs, call.bias, *mask)
 
 
 @pytest.mark.parametrize("shape", [PACKED, DIRECT])
@@ -96,20 +100,22 @@ def test_features_far_from_zero_that_cancel() -> None:
     compare(replace(call, query=call.query + far, key=call.key - far))
 
 
-def test_long_rows_are_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {}
-    for weights in (2**20, 2**12):
-        monkeypatch.setattr(cpu, "_WEIGHTS", weights)
-        for name, mask in {"window": window(9) & causal(), "none": None, "keep": padding(lengths=[97, 150])}.items():
-            call = make_call((2, 1, 2, 131, 150, 8, 5), "additive_heads", bias="full")
-            what = Observe(entropy=True, received=True, top=12, rows=[3, -1], weights=True, position=True)
-            leaves = replace(call, mask=mask, impl="cpu").leaves()
-            output, seen = leaves.run(observe=what)
-            grads = torch.autograd.grad(output, leaves.inputs, fixed_like(output))
-            names = ("entropy", "received", "rows", "weights", "position")
-            found = [output, *grads, *(getattr(seen, n) for n in names), *seen.top]
-            for a, b in zip(found, whole.setdefault(name, found), strict=True):
-                torch.testing.assert_close(a, b)
+@pytest.mark.parametrize("score", ["additive", "additive_heads"])
+@pytest.mark.parametrize("mask", [window(9) & causal(), regard.Mask(), padding(lengths=[97, 150])], ids=str)
+def test_long_rows_are_cut_into_blocks(mask: regard.Mask, score: str) -> None:
+    call = make_call((2, 1, 2, 131, 150, 8, 5), score, bias="full")
+    parts = mask.parts(call.shape, torch.device("cpu"))
+    names = ["entropy", "received", "rows", "weights", "position", "top", "keys"]
+    request = StatisticsRequest(names, None, [3, -1], 12, [])
+    found = []
+    for most in (2**20, 2**12):
+        inputs = prepare(call.query, call.key, call.value, call.weight, call.bias, parts)._replace(most=most)
+        assert (len(list(cpu.blocks(inputs))) > 1) == (most == 2**12)
+        output, saved = cpu.forward(inputs, NO_DROPOUT, save=False)
+        grads = cpu.backward(inputs, fixed_like(output), saved, call.bias, NO_DROPOUT)
+        found.append([output, *grads, *statistics(inputs, request)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("shape", [PACKED, DIRECT])
@@ -215,9 +221,10 @@ if child == 0:
     torch.set_num_threads(1)
     same = torch.equal(run(), expected)
     torch.set_num_threads(2)  # torch's own loops would hang here; ours keep to the calling thread
-    from regard._kernels.cpu import additive as cpu
-    problem = cpu.pose(q, q, q, torch.ones(64), cpu.Masked(None, None, None, -200, 200))
-    os._exit(0 if same and problem.packed is not None else 1)
+    from regard._kernels.cpu.prepared_inputs import prepare
+    from regard._kernels.mask_parts import MaskParts
+    inputs = prepare(q, q, q, torch.ones(64), None, MaskParts(-200, 200, None, None))
+    os._exit(0 if same and inputs.packed is not None else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 

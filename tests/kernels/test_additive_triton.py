@@ -15,6 +15,7 @@ import regard
 from drawn import EVERYTHING, LAYOUTS, MASKS, Call, fixed_like, gradients, make_call
 from regard import Additive, Observe, attention, causal, padding, window
 from regard._kernels import ops
+from regard._kernels.statistics.request import StatisticsRequest
 from regard.errors import UnsupportedError
 from regard.functional import kernel_choice as choice
 
@@ -167,23 +168,25 @@ def test_statistics_are_those_of_the_reference() -> None:
     torch.testing.assert_close(seen.received, expected.received)
 
 
-def test_statistics_come_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_come_in_blocks() -> None:
     from regard._kernels.triton import additive as triton
 
-    call = make_call((2, 1, 1, 11, 7, 3, 2), "additive", "all", impl="triton")
-    _, whole = call.run(observe=Observe(**EVERYTHING))
-    monkeypatch.setattr(triton, "_WEIGHTS", 30)
-    _, seen = call.run(observe=Observe(**EVERYTHING))
-    for name in EVERYTHING:
-        torch.testing.assert_close(getattr(seen, name), getattr(whole, name), msg=name)
+    call = make_call((2, 1, 1, 11, 7, 3, 2), "additive", "all")
+    mask = (call.mask or regard.Mask()).parts(call.shape, torch.device("cpu"))
+    inputs = triton.Inputs(call.query, call.key, call.value, call.weight, call.bias, mask)
+    names = ["entropy", "logsumexp", "received", "rows", "weights", "position", "max", "distance", "top", "keys"]
+    request = StatisticsRequest([*names, "offsets"], None, [0, -1], 3, [0, -2])
+    pairs = zip(triton.statistics(inputs, request), triton.statistics(inputs, request, most=30), strict=True)
+    for name, (whole, blocks) in zip(request.names, pairs, strict=True):
+        torch.testing.assert_close(blocks, whole, msg=name)
 
 
 @pytest.mark.parametrize("mask", ["none", "all"])
 def test_operators_pass_opcheck(mask: str) -> None:
     call = make_call(SMALL, "additive", mask=mask, bias="full" if mask == "all" else "none")
-    low, high, keep, table = (call.mask or regard.Mask()).parts(call.shape, torch.device("cpu"))
+    parts = (call.mask or regard.Mask()).parts(call.shape, torch.device("cpu"))
     leaves = [x.detach().requires_grad_() for x in (call.query, call.key, call.value, call.weight)]
-    inputs = (*leaves, call.bias, table, keep, low, high)
+    inputs = (*leaves, call.bias, *parts)
     torch.library.opcheck(ops.additive, (*inputs, torch.tensor(7), 0.25, False, "triton"))
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(ops.statistics, (*inputs, list(EVERYTHING)[:1], None, [0], 3, [], "triton"), test_utils=tests)

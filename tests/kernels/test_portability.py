@@ -69,3 +69,22 @@ def test_the_first_call_of_an_installation_says_that_it_compiles(tmp_path: Path)
         for _ in range(2)
     ]
     assert said == ["compiling the CPU kernels of attention, once for this installation: some seconds\n", ""]
+
+
+def test_code_compiled_from_other_sources_is_never_read(tmp_path: Path) -> None:
+    """Such code may name types that are gone, and Numba would fail to read it."""
+    code = "import torch; from regard._kernels.dropout import dropout; dropout(torch.ones(5), 0.5); print('right')"
+    settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def run() -> None:
+        ended = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True)
+        assert (ended.returncode, ended.stdout) == (0, "right\n"), ended.stderr
+
+    run()
+    (mark,), indices = tmp_path.rglob("*.sources"), list(tmp_path.rglob("*.nbi"))
+    assert indices
+    for index in indices:
+        index.write_bytes(b"no index")
+    mark.rename(mark.with_stem("other"))
+    run()
+    assert list(tmp_path.rglob("*.sources")) == [mark]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard._kernels.cpu import recurrence as fused
-from regard._kernels.cpu.additive import Masked
+from regard._kernels.mask_parts import MaskParts
 from regard._symbols import BOS
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
 from regard.nn._recurrent import fusible, run_bidirectional
@@ -138,10 +138,10 @@ def test_gradients_of_an_attentive_recurrence(kind: str, steps: int) -> None:
         drawn(scored),
         *drawn_weights(cell, entering, hidden),
     )
-    masked = Masked(None, None, torch.tensor([[True, True, True], [True, False, False]]), -steps, keys)
+    mask = MaskParts(-steps, keys, torch.tensor([[True, True, True], [True, False, False]]), None)
 
     def function(*x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return fused.attentive_recurrence(cell, masked, x[0], x[1], x[2:4], x[4:7], fused.Weights(*x[7:]))
+        return fused.attentive_recurrence(cell, mask, x[0], x[1], x[2:4], x[4:7], fused.Weights(*x[7:]))
 
     assert torch.autograd.gradcheck(function, inputs)
 

@@ -26,7 +26,7 @@ def test_weights_are_those_of_attend(keys: int, group: int, masked: bool, layout
     bias = torch.randn(1, 1, 67, keys, dtype=torch.float64) if masked else None
     allowed = torch.rand(2, 1, 1, keys).argsort(-1) > 0 if masked else None
     attended = reference.attend(query, key, key, bias, allowed, scores=ScaledDot(0.3).matrix)
-    weights, logsumexp = reference.weights(query, key, bias, allowed, scale=0.3, logsumexp=True)
+    weights, logsumexp = reference.dot_weights_in_place(query, key, bias, allowed, scale=0.3, logsumexp=True)
     torch.testing.assert_close(weights, attended.weights)
     torch.testing.assert_close(logsumexp, attended.scores.logsumexp(-1))
-    assert reference.weights(query, key, bias, allowed, scale=0.3, logsumexp=False)[1] is None
+    assert reference.dot_weights_in_place(query, key, bias, allowed, scale=0.3, logsumexp=False)[1] is None

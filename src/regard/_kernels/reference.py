@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from regard._kernels.dropout import dropout
+from regard._kernels.dtypes import accumulation_dtype
 
-__all__ = ["Attended", "attend", "dot_scores", "weigh", "weights"]
+__all__ = ["Attended", "attend", "dot_scores", "dot_weights_in_place", "weights_and_scores"]
 
 ScoreMatrix = Callable[[Tensor, Tensor], Tensor]  # of query (..., Hq, Tq, E) and key (..., Hkv, Tk, E)
 
 
 class Attended(NamedTuple):
-    """Output in the value's dtype; weights before dropout, and scores with -inf where masked, as they were computed."""
+    """Output in the value's dtype; weights before dropout, and scores with -inf where masked, in the wider dtype."""
 
     output: Tensor
     weights: Tensor
@@ -38,21 +39,22 @@ def attend(
     *,
     scores: ScoreMatrix,
     dropout_p: float = 0.0,
+    dropout_by_numba: bool = False,
 ) -> Attended:
-    """Attention with the matrix of scores that ``scores`` makes of query and key; ``bias`` and ``allowed`` broadcast.
+    """Attend with the matrix that ``scores`` computes from query and key; ``bias`` and ``allowed`` broadcast.
 
-    Each query must be allowed one key or more, as softmax over nothing is NaN; so it is for every kernel.
+    Each query must be allowed one key or more, as softmax over nothing is NaN. Numba and torch drop the same weights.
     """
-    weights, masked = weigh(query, key, bias, allowed, scores=scores)
-    kept = dropout(weights, dropout_p) if dropout_p else weights
-    return Attended(_mix(kept, _wide(value)).to(value.dtype), weights, masked)
+    weights, masked = weights_and_scores(query, key, bias, allowed, scores=scores)
+    kept = dropout(weights, dropout_p, by_numba=dropout_by_numba)
+    return Attended(_mix(kept, _widen(value)).to(value.dtype), weights, masked)
 
 
-def weigh(
+def weights_and_scores(
     query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scores: ScoreMatrix
 ) -> tuple[Tensor, Tensor]:
-    """The weights, and the scores with -inf where masked."""
-    masked = scores(_wide(query), _wide(key))
+    """Return the weights, and the scores with -inf where masked."""
+    masked = scores(_widen(query), _widen(key))
     if bias is not None:
         masked = masked + bias
     if allowed is not None:
@@ -60,11 +62,11 @@ def weigh(
     return torch.softmax(masked, -1), masked
 
 
-def weights(
+def dot_weights_in_place(
     query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scale: float, logsumexp: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The weights of dot products, and the logsumexp of their rows if asked for, with one buffer and no gradients."""
-    scores = dot_scores(_wide(query), _wide(key), scale)
+    """Return the weights of dot products, in the memory of their scores, and the logsumexp of each row if requested."""
+    scores = dot_scores(_widen(query), _widen(key), scale)
     if bias is not None:
         scores += bias
     if allowed is not None:
@@ -75,7 +77,7 @@ def weights(
 
 
 def dot_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """scale * q_i . k_j; the query heads of a key head stand one below the other in one product."""
+    """Return scale * q_i . k_j, in one product for all query heads of a key head."""
     q, k = _by_key_head(query, key), _by_key_head(key, key)
     return torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale).view(*query.shape[:-1], key.shape[-2])
 
@@ -86,7 +88,7 @@ def _mix(weights: Tensor, value: Tensor) -> Tensor:
 
 
 def _by_key_head(rows: Tensor, keys: Tensor) -> Tensor:
-    """(..., Hq, Tq, n) as (key heads in all, rows of each, n)."""
+    """Reshape (..., Hq, Tq, n) to (all key heads, their rows, n)."""
     if rows.ndim == 2:
         return rows.unsqueeze(0)
     if rows.shape[-3] != keys.shape[-3]:
@@ -95,5 +97,5 @@ def _by_key_head(rows: Tensor, keys: Tensor) -> Tensor:
     return rows.flatten(0, -3)
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+def _widen(tensor: Tensor) -> Tensor:
+    return tensor.to(accumulation_dtype(tensor.dtype))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard._kernels.cpu.additive import scratch
+from regard._kernels.cpu.prepared_inputs import scratch
 from regard.bench.bound import report
 from regard.bench.measure import interleaved, peak_megabytes
 

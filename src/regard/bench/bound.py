@@ -10,8 +10,11 @@ import numpy as np
 import torch
 from numba import njit
 
-from regard._kernels.cpu import additive as cpu
-from regard._kernels.cpu.loops import additive_packed as numba_packed
+from regard._kernels.cpu.additive import blocks
+from regard._kernels.cpu.loops import additive_packed as packed
+from regard._kernels.cpu.prepared_inputs import prepare, size
+from regard._kernels.dropout_mask import NO_DROPOUT
+from regard._kernels.mask_parts import MaskParts
 
 __all__ = ["report"]
 
@@ -38,23 +41,23 @@ def _best(function: Callable[[], object], repeats: int = 20) -> float:
 
 
 def report() -> str:
-    """Terms a second on one core, against the multiply-adds a second that this core does."""
+    """Return the terms a second on one core, against the multiply-adds a second that this core does."""
     x, a, b = np.ones(192, np.float32), np.float32(0.99), np.float32(0.1)
     rate = 192 * 100_000 / _best(lambda: _multiply_add(100_000, a, b, x))
     N, T, H = 2, 256, 128
     query, key = torch.randn(2, N, 1, T, H).unbind()
-    problem = cpu.pose(query, key, key, torch.randn(H), cpu.Masked(None, None, None, -T, T))
-    block = next(cpu.blocks(problem))
-    if problem.packed is None:
+    inputs = prepare(query, key, key, torch.randn(H), None, MaskParts(-T, T, None, None))
+    block = next(blocks(inputs))
+    if inputs.packed is None:
         raise RuntimeError("random numbers of unit size must fit the packed loops")
-    A, B, wide, inverse, scale = problem.packed
-    reach, keep = problem.reach, cpu.dropout(0.0, None)
-    buffer, logsumexp = np.zeros(cpu.size(block), np.float32), np.zeros((N, T), np.float32)
+    A, B, wide, inverse, scale = inputs.packed
+    buffer, logsumexp = np.zeros(size(block), np.float32), np.zeros((N, T), np.float32)
     sums = np.zeros_like(A), np.zeros((N, T // wide, H, wide), np.float32), np.zeros((N, H), np.float32)
     terms = N * T * T * H
     outputs = buffer, buffer.view(np.int32), logsumexp
-    once = terms / _best(lambda: numba_packed.weigh(0, A, B, wide, inverse, scale, *outputs, block, reach, keep))
-    back = terms / _best(lambda: numba_packed.gradients(0, A, B, buffer, *sums, block, reach))
+    rest = block, inputs.reach
+    once = terms / _best(lambda: packed.weigh(0, A, B, wide, inverse, scale, *outputs, *rest, NO_DROPOUT))
+    back = terms / _best(lambda: packed.gradients(0, A, B, buffer, *sums, *rest))
     return (
         f"One core: {rate / 1e9:.0f}e9 multiply-adds a second (float32).\n"
         f"Weights: {once / 1e9:.1f}e9 terms a second, {once * _FORWARD / rate:.2f} of the bound ({_FORWARD} a term).\n"

@@ -24,28 +24,27 @@ __all__ = ["attend", "observe"]
 
 def attend(call: PreparedCall) -> tuple[Tensor, Observation | None]:
     """Return the output of a call for the "cpu" or "triton" kernel, and the statistics that it asks for."""
-    inputs, low, high = _inputs(call)
+    inputs = _inputs(call)
     seed = torch.randint(2**62, (), dtype=torch.int64) if call.dropout_p else None
     save = call.kernel == "cpu" and not call.dropout_p and _worth_saving(call)
-    output, _ = ops.additive(*inputs, low, high, seed, call.dropout_p, save, call.kernel)
+    output, _ = ops.additive(*inputs, seed, call.dropout_p, save, call.kernel)
     output = output.view(*call.query.shape[:-1], call.value.shape[-1])
     if call.observe is None:
         return output, None
     with torch.no_grad():
-        return output, _statistics(call, call.observe, inputs, low, high)
+        return output, _statistics(call, call.observe, inputs)
 
 
 def observe(call: PreparedCall, what: Observe) -> Observation:
     """Return the statistics alone."""
-    return _statistics(call, what, *_inputs(call))
+    return _statistics(call, what, _inputs(call))
 
 
-def _inputs(call: PreparedCall) -> tuple[tuple[Tensor | None, ...], int, int]:
-    """The tensors as the operators take them, and the range of keys that a query may see."""
+def _inputs(call: PreparedCall) -> tuple[Tensor | int | None, ...]:
+    """The tensors and the parts of the mask as the operators take them."""
     low, high, keep, table = (call.mask or Mask()).parts(call.shape, call.query.device)
-    masked = broadcast(call.bias, call.shape), broadcast(table, call.shape), keep
-    weight = call.score.terms(call.query).weight
-    return (four_axes(call.query), four_axes(call.key), four_axes(call.value), weight, *masked), low, high
+    inputs = four_axes(call.query), four_axes(call.key), four_axes(call.value), call.score.terms(call.query).weight
+    return (*inputs, broadcast(call.bias, call.shape), low, high, keep, broadcast(table, call.shape))
 
 
 def _worth_saving(call: PreparedCall) -> bool:
@@ -55,8 +54,6 @@ def _worth_saving(call: PreparedCall) -> bool:
     return call.wants_gradient()
 
 
-def _statistics(
-    call: PreparedCall, what: Observe, inputs: tuple[Tensor | None, ...], low: int, high: int
-) -> Observation:
+def _statistics(call: PreparedCall, what: Observe, inputs: tuple[Tensor | int | None, ...]) -> Observation:
     request = asked_of(what, call.shape[-1])
-    return answered(request, ops.statistics(*inputs, low, high, *request, call.kernel), call.shape)
+    return answered(request, ops.statistics(*inputs, *request, call.kernel), call.shape)

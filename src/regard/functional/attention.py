@@ -158,7 +158,10 @@ def _by_sdpa(call: PreparedCall, safe: SafeInputs) -> tuple[Tensor, Observation 
 
 def _by_reference(call: PreparedCall, safe: SafeInputs) -> tuple[Tensor, Observation | None]:
     inputs = safe.query, safe.key, safe.value, safe.bias, safe.allowed
-    made = reference.attend(*inputs, scores=call.score.grouped_matrix, dropout_p=call.dropout_p)
+    by_numba = call.impl != "reference"  # the oracle is torch alone
+    made = reference.attend(
+        *inputs, scores=call.score.grouped_matrix, dropout_p=call.dropout_p, dropout_by_numba=by_numba
+    )
     if call.observe is None:
         return made.output, None
     with torch.no_grad():

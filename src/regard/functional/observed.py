@@ -59,8 +59,8 @@ def _observe(call: PreparedCall, observe: Observe) -> Observation:
         safe = make_safe(call, assume_finite=False)
     if call.kernel == "sdpa":
         return of_dot_products(call, observe, safe, call.score.terms(safe.query))
-    weights, scores = reference.weigh(safe.query, safe.key, safe.bias, safe.allowed, scores=call.score.grouped_matrix)
-    return of_weights(observe, safe, weights, scores)
+    inputs = safe.query, safe.key, safe.bias, safe.allowed
+    return of_weights(observe, safe, *reference.weights_and_scores(*inputs, scores=call.score.grouped_matrix))
 
 
 def of_weights(observe: Observe, safe: SafeInputs, weights: Tensor, scores: Tensor) -> Observation:
@@ -77,7 +77,8 @@ def of_dot_products(call: PreparedCall, observe: Observe, safe: SafeInputs, term
         return _by_blocks(call, observe, safe, query, terms.scale)
     if safe.is_causal and call.mask is not None:
         allowed = call.mask.table(call.shape, query.device)
-    made = reference.weights(query, safe.key, bias, allowed, scale=terms.scale, logsumexp=observe.logsumexp)
+    inputs = query, safe.key, bias, allowed
+    made = reference.dot_weights_in_place(*inputs, scale=terms.scale, logsumexp=observe.logsumexp)
     return _by_matrix(observe, safe._replace(allowed=allowed), *made)
 
 

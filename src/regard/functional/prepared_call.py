@@ -35,6 +35,7 @@ class PreparedCall(NamedTuple):
     dropout_p: float
     observe: Observe | None
     shape: tuple[int, ...]
+    impl: str  # what the caller asks for
     kernel: str
     is_cast: bool  # by autocast, which must not cast what follows
 
@@ -72,4 +73,6 @@ def prepare(
         query, key, value = query.to(lower), key.to(lower), value.to(lower)
         bias = None if bias is None else bias.to(lower)
     kernel = choose(impl, score, query, key, dropout_p)
-    return PreparedCall(query, key, value, score, mask, bias, dropout_p, observe, shape, kernel, lower is not None)
+    return PreparedCall(
+        query, key, value, score, mask, bias, dropout_p, observe, shape, impl, kernel, lower is not None
+    )

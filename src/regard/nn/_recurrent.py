@@ -196,14 +196,12 @@ def run_fused_with_attention(
     mask: Mask,
 ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T M"]]:
     """Compute `unroll` with contexts by additive attention as one operation; rows must be `fusible`."""
-    from regard._kernels.cpu.additive import Masked
     from regard._kernels.cpu.recurrence import attentive_recurrence
 
     kernel, weights = _kernel(cell)
-    low, high, keep, table = mask.parts((len(rows), 1, rows.shape[1], keys.shape[1]), rows.device)
     hidden, contexts = attentive_recurrence(
         kernel,
-        Masked(None, table, keep, low, high),
+        mask.parts((len(rows), 1, rows.shape[1], keys.shape[1]), rows.device),
         rows,
         torch.stack(state).squeeze(2),
         (keys, memory),

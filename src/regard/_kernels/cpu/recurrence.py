@@ -17,15 +17,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard._kernels.cpu import additive as cpu
 from regard._kernels.cpu.loops import additive_direct as direct
-from regard._kernels.cpu.loops import cells as numba_cells
+from regard._kernels.cpu.loops.cells import gru, gru_gradients, lstm, lstm_gradients
+from regard._kernels.cpu.prepared_inputs import PreparedInputs, bits, reach
+from regard._kernels.dropout_mask import NO_DROPOUT
+from regard._kernels.mask_parts import MaskParts
 
 __all__ = ["GRU", "LSTM", "LSTM_OUTPUT_FIRST", "Weights", "attentive_recurrence", "recurrence"]
 
 # Nanoseconds, a quarter of which the loops take: torch's threads are awake, as there is a product before each of them.
 _CELL_TERM, _ATTENTION_TERM = 8.0, 1.6
-_NO_DROP = cpu.dropout(0.0, None)
 # glibc keeps pieces of memory as large as the largest that was ever freed, up to 32 MB, and gives others back to the
 # system, which would clear new pages for every update again.
 torch.empty(2**25 - 2**16, dtype=torch.uint8)
@@ -41,9 +42,9 @@ class Cell(NamedTuple):
     order: tuple[int, ...]
 
 
-GRU = Cell(numba_cells.gru, numba_cells.gru_gradients, 3, 1, ())
-LSTM = Cell(numba_cells.lstm, numba_cells.lstm_gradients, 4, 2, (3, 2))  # i f g o
-LSTM_OUTPUT_FIRST = Cell(numba_cells.lstm, numba_cells.lstm_gradients, 4, 2, (2, 3))  # i f o g
+GRU = Cell(gru, gru_gradients, 3, 1, ())
+LSTM = Cell(lstm, lstm_gradients, 4, 2, (3, 2))  # i f g o
+LSTM_OUTPUT_FIRST = Cell(lstm, lstm_gradients, 4, 2, (2, 3))  # i f o g
 
 
 class Weights(NamedTuple):
@@ -156,32 +157,32 @@ def recurrence(cell: Cell, rows: Tensor, state: Tensor, lengths: Tensor, *weight
 class _Attention:
     """Additive attention of the steps, one after the other, by the loops of `loops.additive_direct`."""
 
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, weight: Tensor, masked: cpu.Masked) -> None:
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, score_vector: Tensor, mask: MaskParts) -> None:
         rows, steps, _ = query.shape
         keys = key.shape[1]
-        reach = cpu.reach(masked, (rows, 1, steps, keys), 1, 1, query.dtype)
-        self.problem = cpu.Problem(query, key, value, weight[None], reach, None)
+        of_rows = reach(None, mask, (rows, 1, steps, keys), 1, 1, query.dtype)
+        self.prepared = PreparedInputs(query, key, value, score_vector[None], of_rows, None)
         self.numbers, self.steps = rows * keys, steps
-        self.inputs = tuple(tensor.detach().numpy() for tensor in self.problem[:4])
+        self.inputs = tuple(tensor.detach().numpy() for tensor in self.prepared[:4])
         self.work = rows * keys * (key.shape[2] + 0.25 * value.shape[2]) * _ATTENTION_TERM
         self.logsumexp = query.new_empty(rows, steps).numpy()
-        self.blocks = [self.problem.block((0, rows), (t, 1), (0, keys)) for t in range(steps)]
+        self.blocks = [self.prepared.block((0, rows), (t, 1), (0, keys)) for t in range(steps)]
 
     def step(self, t: int, weights: Any, output: Any) -> None:
         """Weights (T, B Tk) and context (B, T, M) of the t-th step."""
-        arrays = (weights[t], cpu.bits(weights[t]), self.logsumexp, output)
-        direct.attend(self.work, *self.inputs, *arrays, self.blocks[t], self.problem.reach, _NO_DROP)
+        arrays = (weights[t], bits(weights[t]), self.logsumexp, output)
+        direct.attend(self.work, *self.inputs, *arrays, self.blocks[t], self.prepared.reach, NO_DROPOUT)
 
     def pull(self, t: int, weights: Any, of_output: Any, pulls: Any, found: tuple[Any, ...]) -> None:
         """Set the gradient of the t-th query, and add to those of keys, values and weight."""
         arrays = (weights[t], pulls, of_output, *found)
-        direct.gradients(1.5 * self.work, *self.inputs, *arrays, self.blocks[t], _NO_DROP)
+        direct.gradients(1.5 * self.work, *self.inputs, *arrays, self.blocks[t], NO_DROPOUT)
 
 
 class _AttentiveRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, cell: Cell, masked: cpu.Masked, rows: Tensor, state: Tensor, key: Tensor, value: Tensor, *rest: Tensor
+        ctx: Any, cell: Cell, mask: MaskParts, rows: Tensor, state: Tensor, key: Tensor, value: Tensor, *rest: Tensor
     ) -> tuple[Tensor, Tensor]:
         (batch, steps, _), (of_query, of_context, score, *weights) = rows.shape, rest
         rows, key, value = rows.contiguous(), key.contiguous(), value.contiguous()
@@ -189,7 +190,7 @@ class _AttentiveRecurrence(torch.autograd.Function):
         loop = _Loop(cell, rows, state[:, None], lengths, _sets(weights))
         query, context = (rows.new_empty(batch, steps, size) for size in (len(of_query), value.shape[2]))
         scored = rows.new_empty(steps, batch * key.shape[1])
-        attention = _Attention(query, key, value, score, masked)
+        attention = _Attention(query, key, value, score, mask)
         for t in range(steps):
             torch.mm(loop.state[0, 0], of_query.t(), out=query.select(1, t))
             attention.step(t, scored.numpy(), context.numpy())
@@ -197,7 +198,7 @@ class _AttentiveRecurrence(torch.autograd.Function):
             loop.step(t)
         kept = (loop.x, loop.u, loop.before, lengths)
         ctx.save_for_backward(rows, query, key, value, context, scored, *kept, *rest)
-        ctx.masked, ctx.cell = masked, cell
+        ctx.mask, ctx.cell = mask, cell
         return loop.output, context
 
     @staticmethod
@@ -207,7 +208,7 @@ class _AttentiveRecurrence(torch.autograd.Function):
         of_query, of_context, score, *weights = kept[4:]
         parts, _, batch, steps, size = kept[2].shape
         pull = _Pull(ctx.cell, kept[:4], of_output, of_output.new_zeros(parts, 1, batch, size), _sets(weights))
-        attention = _Attention(query, key, value, score, ctx.masked)
+        attention = _Attention(query, key, value, score, ctx.mask)
         of_contexts = of_contexts.clone(memory_format=torch.contiguous_format)
         found = [torch.zeros_like(tensor) for tensor in (query, key, value)]
         found.append(score.new_zeros(batch, len(score)))
@@ -226,7 +227,7 @@ class _AttentiveRecurrence(torch.autograd.Function):
 
 def attentive_recurrence(
     cell: Cell,
-    masked: cpu.Masked,
+    mask: MaskParts,
     rows: Tensor,
     state: Tensor,
     memory: tuple[Tensor, Tensor],
@@ -240,5 +241,5 @@ def attentive_recurrence(
     H), W_c (G H, M) and w (A,).
     """
     return _AttentiveRecurrence.apply(  # type: ignore[no-any-return, no-untyped-call]
-        cell, masked, rows, state, *memory, *attention, *weights
+        cell, mask, rows, state, *memory, *attention, *weights
     )

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 
-class Problem(NamedTuple):
+class PreparedInputs(NamedTuple):
     """What all kernels read; numbers are float32 or float64. A pair of example and query head has one number, z."""
 
     A: Any  # (L Hq, padded, Tq): e^(2(q + c)), or q itself where `direct` says so

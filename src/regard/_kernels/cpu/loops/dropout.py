@@ -6,18 +6,17 @@ import numpy as np
 
 from regard._kernels.cpu.loops.rows import mixed, row_bits
 from regard._kernels.cpu.loops.threads import Threaded
+from regard._kernels.dropout_mask import ROW
 
 __all__ = ["drop"]
-
-_ROW = 4096  # numbers to a task
 
 
 @Threaded
 def drop(begin, step, x, out, drop):
     """out = m x / (1 - p), where m depends on the seed and on the place in x, flat, alone."""
     scale, zero, threshold = x.dtype.type(drop.scale), x.dtype.type(0), np.uint32(drop.threshold)
-    for row in range(begin, (x.size + _ROW - 1) // _ROW, step):
-        first, end, of_row = row * _ROW, min((row + 1) * _ROW, x.size), row_bits(row, drop)
+    for row in range(begin, (x.size + ROW - 1) // ROW, step):
+        first, end, of_row = row * ROW, min((row + 1) * ROW, x.size), row_bits(row, drop)
         given, made = x[first:end], out[first:end]
         for i in range(np.uintp(end - first)):
             made[i] = given[i] * (scale if mixed(np.uint32(i) ^ of_row) >= threshold else zero)

@@ -238,15 +238,6 @@ def drop_row(factors, row, block, drop):
         factors[j] = scale if here >= threshold else zero
 
 
-class Drop(NamedTuple):
-    """Dropout of weights: key j is dropped where a number drawn for it is below ``threshold``."""
-
-    seed: int
-    threshold: int  # of 2^32
-    scale: float
-    active: bool
-
-
 @njit(**INNER)
 def weigh_rows(scores, bits, logsumexp, local, start, end, block, reach, drop):
     """Scores of some rows of a head to weights, in place, after dropout; and the logsumexp (N, R) of each."""

@@ -12,6 +12,9 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,15 +24,28 @@ from numba._dispatcher import compute_fingerprint
 from numba.core import cgutils, event
 from numba.extending import intrinsic
 
+from regard._kernels import dropout_mask
+
 __all__ = ["EXACT", "FINITE", "INNER", "Threaded"]
 
 
 def _can_keep() -> bool:
-    """Whether there is a folder in which compiled code can be kept."""
+    """Return whether there is a folder in which compiled code can be kept, and clear it where the sources are others.
+
+    Numba compiles a function again if its own file changes, but not if those of the functions and types within it do.
+    """
     try:
-        njit(cache=True)(_can_keep)
+        kept = Path(str(njit(cache=True)(_can_keep).stats.cache_path))
     except RuntimeError:
         return False
+    sources = [Path(dropout_mask.__file__), *sorted(Path(__file__).parent.glob("*.py"))]
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
+    mark = kept / f"{sha256(repr(facts).encode()).hexdigest()[:16]}.sources"
+    with suppress(OSError):  # of another process that does the same
+        if not mark.exists():
+            for path in (*kept.glob("*.sources"), *kept.glob("*.nbi")):
+                path.unlink(missing_ok=True)
+            mark.touch()
     return True
 
 
