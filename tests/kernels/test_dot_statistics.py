@@ -20,6 +20,7 @@ from regard import Observe
 from regard._kernels.mask_parts import MaskParts
 from regard._kernels.statistics import dot_blocks
 from regard.functional import observed
+from regard.functional.observe import request_of
 
 DOTS = ["dot", "scaled_dot", "scale", "general", "general_heads"]
 ASKED = {name: value for name, value in EVERYTHING.items() if name != "weights"}
@@ -262,3 +263,13 @@ def test_blocks_are_small_whatever_the_band(low: int, heads: int) -> None:
     for block in dot_blocks._blocks(scores, dot_blocks._SCORES):
         _, _, rows, keys = (at.stop - at.start for at in block)
         assert rows * keys <= max(dot_blocks._SCORES, dot_blocks._ROWS * 32749)
+
+
+def test_a_scan_serves_what_it_computes() -> None:
+    query = torch.empty(1, 1, 5, 2)
+    scores = dot_blocks.DotScores(query, query, 1.0, None, MaskParts(-5, 5, None, None), None)
+    request = request_of(Observe(**ASKED), 5)
+    assert dot_blocks.served_by_scan(scores, request)
+    assert not dot_blocks.served_by_scan(scores, request._replace(names=[*request.names, "variance"]))
+    assert not dot_blocks.served_by_scan(scores, request._replace(top=65))
+    assert not dot_blocks.served_by_scan(scores._replace(key=query.double()), request)

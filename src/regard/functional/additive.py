@@ -14,7 +14,7 @@ from torch import Tensor
 from regard._kernels import ops
 from regard.functional.axes import broadcast, four_axes
 from regard.functional.mask import Mask
-from regard.functional.observe import Observation, Observe, answered, asked_of
+from regard.functional.observe import Observation, Observe, observation_of, request_of
 
 if TYPE_CHECKING:
     from regard.functional.prepared_call import PreparedCall
@@ -55,5 +55,5 @@ def _worth_saving(call: PreparedCall) -> bool:
 
 
 def _statistics(call: PreparedCall, what: Observe, inputs: tuple[Tensor | int | None, ...]) -> Observation:
-    request = asked_of(what, call.shape[-1])
-    return answered(request, ops.statistics(*inputs, *request, call.kernel), call.shape)
+    request = request_of(what, call.shape[-1])
+    return observation_of(request, ops.statistics(*inputs, *request, call.kernel), call.shape)

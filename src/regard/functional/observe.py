@@ -1,9 +1,9 @@
-"""What attention looked at: asked for with `Observe`, answered with `Observation`."""
+"""Statistics of attention: the request, an `Observe`, and the answer, an `Observation`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -17,23 +17,23 @@ __all__ = ["Observation", "Observe", "Top"]
 
 @dataclass(frozen=True, eq=False)
 class Observe:
-    """What to tell of an attention, beside its output, which stays the same bit for bit.
+    """The statistics to compute beside the output of an attention, which stays the same bit for bit.
 
-    Everything is of the probabilities P = softmax(scores) before dropout, in float32 or wider, without gradient.
+    All are statistics of the probabilities P = softmax(scores) before dropout, in float32 or wider, without gradient.
     A query that may attend to nothing has P = 0.
 
     - ``weights``: the matrix P, (..., Hq, Tq, Tk)
     - ``rows``: P of these queries alone, (..., Hq, len(rows), Tk); -1 is the last query
     - ``entropy``: -sum_j P_ij ln P_ij in nats, (..., Hq, Tq)
-    - ``logsumexp``: ln sum_j exp(score_ij), (..., Hq, Tq); -inf where there is nothing to attend to
+    - ``logsumexp``: ln sum_j exp(score_ij), (..., Hq, Tq); -inf for a query that may attend to nothing
     - ``received``: sum_i r_i P_ij, (..., Hq, Tk), where r is 1, or the given tensor (..., Hq, Tq)
     - ``top``: the k largest weights of each query and their keys; min(k, Tk) of them, (..., Hq, Tq, k)
     - ``position``: the expected key index sum_j j P_ij, (..., Hq, Tq)
     - ``max``: the largest weight, (..., Hq, Tq)
-    - ``distance``: how far away a query looks, sum_j P_ij |i + Tk - Tq - j|, (..., Hq, Tq): the last query stands at
-      the last key, as `causal` has it
-    - ``offsets``: the weight of the key that stands so far from the query, P[i, i + Tk - Tq + d] for each d (0: the
-      query's own place, -1: the one before); 0 where there is no such key, (..., Hq, Tq, len(offsets))
+    - ``distance``: the mean distance of query and key, sum_j P_ij |i + Tk - Tq - j|, (..., Hq, Tq): the last query is
+      aligned with the last key, as in `causal`
+    - ``offsets``: the weight of the key at each offset d from the query, P[i, i + Tk - Tq + d] (0: the query's own
+      position, -1: the one before); 0 if there is no such key, (..., Hq, Tq, len(offsets))
     """
 
     weights: bool = False
@@ -56,7 +56,7 @@ class Observe:
             raise ArgumentError(f"Observe(offsets=) must be a sequence of distances, got {self.offsets!r}")
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raise ArgumentError unless this can be asked of scores of the shape (..., Tq, Tk)."""
+        """Raise ArgumentError unless scores of the shape (..., Tq, Tk) have these statistics."""
         queries = shape[-2]
         for row in self.rows or ():
             if not -queries <= row < queries:
@@ -68,12 +68,12 @@ class Observe:
 
 
 def _whole_numbers(given: object) -> bool:
-    """Whether this is a sequence of them, or nothing."""
+    """Whether this is a sequence of whole numbers, or None."""
     return given is None or (isinstance(given, Sequence) and all(isinstance(number, int) for number in given))
 
 
 class Top(NamedTuple):
-    """The largest weights of each query, largest first; where fewer keys may be seen, weight 0 and key -1."""
+    """The largest weights of each query, largest first; with fewer visible keys, the rest is weight 0 and key -1."""
 
     weights: Tensor
     keys: Tensor
@@ -81,7 +81,7 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The answer to an `Observe`, under the same names; what was not asked for is None."""
+    """The statistics that an `Observe` asks for, under the same names; the others are None."""
 
     weights: Tensor | None = None
     rows: Tensor | None = None
@@ -94,25 +94,57 @@ class Observation:
     distance: Tensor | None = None
     offsets: Tensor | None = None
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Observation:
+        """Return the observation with each tensor changed, ``top.weights`` and ``top.keys`` too.
 
-_FLAGS = ("weights", "entropy", "logsumexp", "position", "max", "distance")
+        >>> import torch
+        >>> statistics = Observation(max=torch.ones(2, 3))
+        >>> statistics.map(lambda tensor: tensor[0]).max
+        tensor([1., 1., 1.])
+        """
+        return Observation.combine([self], lambda _, tensors: change(tensors[0]))
+
+    @staticmethod
+    def combine(observations: Sequence[Observation], join: Callable[[str, list[Tensor]], Tensor]) -> Observation:
+        """Return one observation from several with the same statistics, by ``join(name, tensors)`` for each statistic.
+
+        ``top`` is joined as "top", its weights, and "keys".
+
+        >>> import torch
+        >>> parts = [Observation(max=torch.ones(2, 3)), Observation(max=torch.zeros(2, 3))]
+        >>> Observation.combine(parts, lambda name, tensors: torch.stack(tensors)).max.shape
+        torch.Size([2, 2, 3])
+        """
+        joined: dict[str, Any] = {}
+        for name in _NAMES:
+            parts = [getattr(observation, name) for observation in observations]
+            if isinstance(parts[0], Top):
+                weights, keys = ([part[k] for part in parts] for k in (0, 1))
+                joined[name] = Top(join("top", weights), join("keys", keys))
+            elif parts[0] is not None:
+                joined[name] = join(name, parts)
+        return Observation(**joined)
 
 
-def asked_of(what: Observe, keys: int) -> StatisticsRequest:
-    """What there is to compute, in the terms of kernels, for so many keys."""
-    names = [name for name in _FLAGS if getattr(what, name)]
-    received = what.received if isinstance(what.received, Tensor) else None
-    if received is not None or what.received is True:
-        names.append("received")
-    names += [name for name in ("rows", "offsets") if getattr(what, name) is not None]
-    if what.top is not None:
-        names += ["top", "keys"]
-    top = 0 if what.top is None else min(what.top, keys)
-    return StatisticsRequest(names, received, list(what.rows or ()), top, list(what.offsets or ()))
+_NAMES = tuple(field.name for field in fields(Observation))
 
 
-def answered(request: StatisticsRequest, answers: Sequence[Tensor], shape: Sequence[int]) -> Observation:
-    """The kernel's answers as an `Observation` of scores of this shape (..., Tq, Tk)."""
+def request_of(observe: Observe, keys: int) -> StatisticsRequest:
+    """Return the request for kernels that compute statistics over ``keys`` keys."""
+    names = [name for name in _NAMES if _is_asked(getattr(observe, name))]
+    if observe.top is not None:
+        names.append("keys")
+    received = observe.received if isinstance(observe.received, Tensor) else None
+    top = 0 if observe.top is None else min(observe.top, keys)
+    return StatisticsRequest(names, received, list(observe.rows or ()), top, list(observe.offsets or ()))
+
+
+def _is_asked(value: object) -> bool:
+    return isinstance(value, Tensor | Sequence) or bool(value)
+
+
+def observation_of(request: StatisticsRequest, answers: Sequence[Tensor], shape: Sequence[int]) -> Observation:
+    """Return a kernel's answers as an observation of scores of this shape (..., Tq, Tk)."""
     sizes = request.sizes(*shape[-2:])
     found: dict[str, Any] = {
         name: answer.view(*shape[:-2], *sizes[name]) for name, answer in zip(request.names, answers, strict=True)
@@ -123,11 +155,11 @@ def answered(request: StatisticsRequest, answers: Sequence[Tensor], shape: Seque
 
 
 def statistics_of_weights(
-    what: Observe, weights: Tensor, logsumexp: Tensor | None, hidden: Tensor | None
+    observe: Observe, weights: Tensor, logsumexp: Tensor | None, hidden: Tensor | None
 ) -> Observation:
     """Return the statistics of a matrix of weights (..., Tq, Tk); ``hidden`` marks the keys that are masked.
 
     Without ``logsumexp`` the answer has none either.
     """
-    request = asked_of(what if logsumexp is not None else replace(what, logsumexp=False), weights.shape[-1])
-    return answered(request, from_weights.of_matrix(weights, logsumexp, hidden, request), weights.shape)
+    request = request_of(observe if logsumexp is not None else replace(observe, logsumexp=False), weights.shape[-1])
+    return observation_of(request, from_weights.of_matrix(weights, logsumexp, hidden, request), weights.shape)

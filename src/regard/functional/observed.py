@@ -14,7 +14,7 @@ from regard.functional.axes import broadcast, four_axes
 from regard.functional.checks import check_observe
 from regard.functional.mask import Mask
 from regard.functional.nonfinite import SafeInputs, make_safe, nonfinite_rows
-from regard.functional.observe import Observation, Observe, answered, asked_of, statistics_of_weights
+from regard.functional.observe import Observation, Observe, observation_of, request_of, statistics_of_weights
 from regard.functional.prepared_call import SCALED_DOT, PreparedCall, prepare
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def _by_blocks(call: PreparedCall, observe: Observe, safe: SafeInputs, query: Te
     query, key = four_axes(query), four_axes(safe.key)
     bias, table, nonfinite = (broadcast(x, call.shape) for x in (call.bias, mask.table, safe.nonfinite))
     scores = dot_blocks.prepare(query, key, scale, bias, mask._replace(table=table), nonfinite)
-    request = asked_of(observe, call.shape[-1])
+    request = request_of(observe, call.shape[-1])
     if dot_blocks.served_by_scan(scores, request):
         from regard._kernels.cpu import dot_statistics  # brings Numba
 
-        return answered(request, dot_statistics.statistics(scores, request), call.shape)
-    return answered(request, dot.statistics(scores, request), call.shape)
+        return observation_of(request, dot_statistics.statistics(scores, request), call.shape)
+    return observation_of(request, dot.statistics(scores, request), call.shape)
 
 
 def _by_matrix(observe: Observe, safe: SafeInputs, weights: Tensor, logsumexp: Tensor | None) -> Observation:

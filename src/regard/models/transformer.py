@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -186,7 +186,10 @@ class TransformerSeq2Seq(Pretrained):
         embedded = self._embed(self.target_embedding, self.target_positions, rows, state.length)
         output, statistics = as_pair(self.decoder(embedded, state, observe=observe))
         logits = self._logits(output).view(*tokens.shape, -1)
-        return logits, state, None if statistics is None else _stack(statistics.cross_attention)
+        layers = None
+        if statistics is not None:
+            layers = Observation.combine(statistics.cross_attention, lambda _, tensors: torch.stack(tensors, 1))
+        return logits, state, layers
 
     def select(self, state: DecoderState, parents: Int[Tensor, "B K"]) -> DecoderState:
         """Return the state of K hypotheses of each source that continue those at ``parents``."""
@@ -236,15 +239,3 @@ def _relative(config: TransformerConfig, *, bidirectional: bool) -> Callable[[],
         shared = T5Bias(config.heads, bidirectional=bidirectional)
         return lambda: shared
     return None
-
-
-def _stack(layers: tuple[Observation, ...]) -> Observation:
-    """Stack the observations of all layers on the second axis."""
-
-    def stack(parts: tuple[Any, ...]) -> Any:
-        if isinstance(parts[0], torch.Tensor):
-            return torch.stack(parts, 1)
-        return type(parts[0])(*map(stack, zip(*parts, strict=True))) if isinstance(parts[0], tuple) else None
-
-    names = [field.name for field in fields(Observation)]
-    return Observation(**{name: stack(tuple(getattr(layer, name) for layer in layers)) for name in names})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -79,9 +79,15 @@ def attend_by_group(
             heads=heads,
         )
         outputs.append(output)
-        observations.append(statistics)
-    output = torch.cat(outputs, -3).index_select(-3, order)
-    return output, _join([x for x in observations if x is not None], order, q.dim() - 3) if observe else None
+        if statistics is not None:
+            observations.append(statistics)
+    output, axis = torch.cat(outputs, -3).index_select(-3, order), q.dim() - 3
+    if not observations:
+        return output, None
+    # The heads are on the same axis of each statistic, counted from the first.
+    return output, Observation.combine(
+        observations, lambda _, tensors: torch.cat(tensors, axis).index_select(axis, order)
+    )
 
 
 def _of_heads(x: Tensor, heads: Tensor, num_heads: int) -> Tensor:
@@ -104,15 +110,3 @@ def _observe_heads(observe: Observe | None, heads: Tensor, num_heads: int) -> Ob
     if observe.received.shape[-2] != num_heads:
         return observe
     return dataclasses.replace(observe, received=observe.received.index_select(-2, heads))
-
-
-def _join(observations: Sequence[Observation], order: Tensor, axis: int) -> Observation:
-    """Join the groups' observations into one, the heads (on ``axis`` of each statistic) back in their order."""
-
-    def join(parts: Sequence[Any]) -> Any:
-        if isinstance(parts[0], Tensor):
-            return torch.cat(list(parts), axis).index_select(axis, order)
-        return type(parts[0])(*map(join, zip(*parts, strict=True))) if isinstance(parts[0], tuple) else parts[0]
-
-    names = [field.name for field in dataclasses.fields(Observation)]
-    return Observation(**{name: join([getattr(part, name) for part in observations]) for name in names})

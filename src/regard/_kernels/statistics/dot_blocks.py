@@ -23,6 +23,10 @@ _SCORES = 2**19  # of one block
 _ROWS = 128  # at least so many queries share one pass over the keys
 _ON_GPU = 2**8  # times as many scores, to keep it busy
 _SCANNED = 2**2  # times as many where Numba reads them once, as two threads multiply large blocks better
+# The statistics that a scan computes; a request for any other is served by torch's operators.
+_SCANNABLE = frozenset(
+    ["rows", "received", "logsumexp", "entropy", "max", "position", "distance", "top", "keys", "offsets"]
+)
 _MOST_SORTED = 64  # so many of the largest weights a scan keeps in order
 
 
@@ -69,7 +73,8 @@ def fits_one_block(query: Tensor, keys: int) -> bool:
 
 def served_by_scan(scores: DotScores, request: StatisticsRequest) -> bool:
     """Return whether `cpu.dot_statistics` can answer, which scans each row once by Numba."""
-    return scores.key.dtype == torch.float32 and is_eager_on_cpu(scores.key) and request.top <= _MOST_SORTED
+    known = _SCANNABLE.issuperset(request.names) and request.top <= _MOST_SORTED
+    return known and scores.key.dtype == torch.float32 and is_eager_on_cpu(scores.key)
 
 
 def set_nan(rows: Tensor, scores: DotScores, request: StatisticsRequest, answers: Sequence[Tensor]) -> None:

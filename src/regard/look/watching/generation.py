@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from regard.functional.checks import autocast_dtype
 from regard.functional.mask import Mask
 from regard.functional.masks import causal, dense
-from regard.functional.observe import Observation, Top
+from regard.functional.observe import Observation
 from regard.look.record import AttentionInputs, Layer
 
 if TYPE_CHECKING:
@@ -200,32 +200,18 @@ def _joined(pieces: list[_Piece], keys: int) -> Observation:
     if len(pieces) == 1 and not pieces[0].first_key:
         return pieces[0].statistics
 
-    def all_keys(tensor: Tensor, piece: _Piece) -> Tensor:
-        return pad(tensor, (piece.first_key, keys - piece.first_key - piece.keys))
+    def join(name: str, tensors: list[Tensor]) -> Tensor:
+        if name in ("top", "keys"):
+            most = max(tensor.shape[-1] for tensor in tensors)
+            tensors = [pad(x, (0, most - x.shape[-1]), value=-1 if name == "keys" else 0) for x in tensors]
+        for k, (tensor, piece) in enumerate(zip(tensors, pieces, strict=True)):
+            first = piece.first_key
+            if name in ("received", "rows", "weights"):
+                tensors[k] = pad(tensor, (first, keys - first - piece.keys))
+            elif name == "position":
+                tensors[k] = tensor + first
+            elif name == "keys":
+                tensors[k] = torch.where(tensor < 0, tensor, tensor + first)
+        return torch.stack(tensors).sum(0) if name == "received" else torch.cat(tensors, 2)
 
-    found: dict[str, Tensor | Top | None] = {}
-    for name, value in vars(pieces[0].statistics).items():
-        parts = [getattr(piece.statistics, name) for piece in pieces]
-        if value is None:
-            found[name] = None
-        elif name == "top":
-            found[name] = _joined_top(parts, pieces)
-        elif name == "received":
-            found[name] = torch.stack([all_keys(*part) for part in zip(parts, pieces, strict=True)]).sum(0)
-        elif name in ("rows", "weights"):
-            found[name] = torch.cat([all_keys(*part) for part in zip(parts, pieces, strict=True)], 2)
-        elif name == "position":
-            found[name] = torch.cat([part + piece.first_key for part, piece in zip(parts, pieces, strict=True)], 2)
-        else:
-            found[name] = torch.cat(parts, 2)
-    return Observation(**found)  # type: ignore[arg-type]
-
-
-def _joined_top(parts: list[Top], pieces: list[_Piece]) -> Top:
-    count = max(part.keys.shape[-1] for part in parts)
-    weights = [pad(part.weights, (0, count - part.weights.shape[-1])) for part in parts]
-    keys = []
-    for part, piece in zip(parts, pieces, strict=True):
-        absolute = torch.where(part.keys < 0, part.keys, part.keys + piece.first_key)
-        keys.append(pad(absolute, (0, count - part.keys.shape[-1]), value=-1))
-    return Top(torch.cat(weights, 2), torch.cat(keys, 2))
+    return Observation.combine([piece.statistics for piece in pieces], join)

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard.functional.observe import Observation, Observe, Top, asked_of, statistics_of_weights
+from regard.functional.observe import Observation, Observe, request_of, statistics_of_weights
 from regard.functional.observed import observed
 from regard.look.record import Record
 from regard.look.watching.attention_call import AttentionCall, CachePosition
@@ -142,21 +140,14 @@ def _statistics(observe: Observe, call: AttentionCall) -> Observation:
             B, Hq, Tq, _ = call.shape
             observe = replace(observe, received=(~padded).float().expand(B, Hq, Tq))
     if call.weights is not None:
-        return _small(statistics_of_weights(observe, call.weights.detach().float(), None, call.hidden))
-    return _small(observed(call.query, call.key, observe, score=call.score, mask=call.mask, bias=call.bias))
-
-
-def _small(statistics: Observation) -> Observation:
-    def small(value: Any) -> Any:
-        if isinstance(value, Top):
-            return Top(small(value.weights), value.keys.to("cpu", torch.int32))
-        return value.to("cpu", torch.float32) if isinstance(value, Tensor) else value
-
-    return Observation(**{name: small(value) for name, value in vars(statistics).items()})
+        found = statistics_of_weights(observe, call.weights.detach().float(), None, call.hidden)
+    else:
+        found = observed(call.query, call.key, observe, score=call.score, mask=call.mask, bias=call.bias)
+    return found.map(lambda tensor: tensor.to("cpu", torch.float32 if tensor.is_floating_point() else torch.int32))
 
 
 def _size(observe: Observe, call: AttentionCall, keep_inputs: bool) -> int:
     """Return the bytes that the statistics of a call take, and its inputs."""
     B, Hq, Tq, Tk = call.shape
-    per_head = sum(map(math.prod, asked_of(observe, Tk).sizes(Tq, Tk).values()))
+    per_head = sum(map(math.prod, request_of(observe, Tk).sizes(Tq, Tk).values()))
     return 4 * (B * Hq * per_head + (call.query.numel() + call.key.numel()) * keep_inputs)
