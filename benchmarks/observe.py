@@ -49,8 +49,8 @@ def check(found: Answer, right: Answer, what: str) -> None:
 
 def time(seconds: float) -> None:
     """Turns of all ways."""
-    print(f"\n{HEADS} heads of {FEATURES}, B = 1: milliseconds, and times plain scaled_dot_product_attention\n")
-    print("| T | mask | plain | + entropy, received | + what `watch` tells | both from the matrix |")
+    print(f"\n{HEADS} heads of {FEATURES}, B = 1: milliseconds, and multiples of plain scaled_dot_product_attention\n")
+    print("| T | mask | plain | + entropy, received | + defaults of `watch` | both from the matrix |")
     print("|---|---|---|---|---|---|", flush=True)
     for T in (1024, 2048, 4096):
         q, k, v = torch.randn(3, 1, HEADS, T, FEATURES).unbind()
@@ -80,8 +80,8 @@ def time(seconds: float) -> None:
 
 def memory(seconds: float) -> None:
     """Peaks of one call each."""
-    print("\nMegabytes at the peak of a call above those before it\n")
-    print("| T | plain | with entropy, received | that adds | what `watch` tells adds | the matrix alone |")
+    print("\nPeak memory of a call in megabytes, above the memory in use before it\n")
+    print("| T | plain | with entropy, received | these add | defaults of `watch` add | the matrix alone |")
     print("|---|---|---|---|---|---|", flush=True)
     for T in (2048, 8192, 32768):
         inputs = torch.randn(3, 1, HEADS, T, FEATURES).unbind()
