@@ -1,9 +1,9 @@
-"""Reach, direction and parallelism of recurrent networks and of self-attention: measured, and drawn as one figure.
+"""Measurement of recurrent networks against self-attention: reach, direction and parallelism, as tables and a figure.
 
     python examples/rnn_vs_attention.py [--only reach|direction|time] [--out FOLDER] [--quick]
 
-Prints Markdown tables; writes rnn_vs_attention.json and rnn_vs_attention.png to FOLDER, by default docs/images. With
---only, the other parts are taken from the JSON file. Offline; all but the times is the same at every run.
+Print Markdown tables, and write rnn_vs_attention.json and rnn_vs_attention.png to FOLDER (default: docs/images). With
+--only, read the other parts from the JSON file. Needs no network; every result except the times is reproducible.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from regard.look.pictures.layout import DPI, FAINT, FONT, INK, PAPER, SMALL_FONT
 from regard.nn import BlockConfig, TransformerEncoder
 from regard.positions import Sinusoidal
 
-SYMBOLS = 8  # of noise, and as many marks; a guess is right once in so many times
-NOT_ASKED = -100
+SYMBOLS = 8  # noise symbols; there are as many marks, so accuracy by chance is 1 / SYMBOLS
+NOT_ASKED = -100  # the target that cross_entropy ignores
 LAYERS, HEADS = 2, 4
 
-ONE_WAY, BOTH_WAYS = "GRU, one way", "GRU, both ways"
+ONE_WAY, BOTH_WAYS = "GRU, unidirectional", "GRU, bidirectional"
 UNPLACED, PLACED = "attention, no positions", "attention, sinusoids"
-MIXED = "GRU, one way, near and far mixed"
-STYLES: dict[str, dict[str, Any]] = {  # the line, and its mark
+MIXED = "GRU, unidirectional, mixed distances"
+STYLES: dict[str, dict[str, Any]] = {  # of the lines and bars
     ONE_WAY: {"color": CURVES[2], "marker": "o", "linestyle": "-"},
     BOTH_WAYS: {"color": CURVES[3], "marker": "s", "linestyle": "--"},
     UNPLACED: {"color": CURVES[1], "marker": "D", "linestyle": "-", "linewidth": 4},
@@ -46,23 +46,23 @@ STYLES: dict[str, dict[str, Any]] = {  # the line, and its mark
 }
 MODELS = (ONE_WAY, BOTH_WAYS, UNPLACED, PLACED)
 RATES = {ONE_WAY: 0.02, BOTH_WAYS: 0.02, UNPLACED: 0.003, PLACED: 0.003}  # the best of 0.003, 0.01 and 0.02
-TASKS = {"left": "the symbol before", "right": "the symbol after", "end": "a mark at the end"}
+TASKS = {"left": "previous symbol", "right": "next symbol", "end": "mark at the end"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     dim: int = 64
     batch: int = 32
     distances: tuple[int, ...] = (4, 8, 16, 32, 64, 128)
     reach_updates: int = 100
-    seeds: int = 3  # of which the mean is taken, as the farthest that a GRU reaches moves with them
-    length: int = 16  # of the sequences that ask for direction
+    seeds: int = 3  # accuracy is their mean: the longest distance that a GRU learns depends on the seed
+    length: int = 16  # of the sequences for direction
     updates: int = 300
-    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # those that are timed,
-    timed_batch: int = 8  # so many at once,
-    seconds: float = 2.0  # and for how long each
+    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # of the timed sequences
+    timed_batch: int = 8
+    seconds: float = 2.0  # of timing, for each model and length
 
 
 QUICK = Plan(
@@ -79,16 +79,16 @@ QUICK = Plan(
 
 
 class Recurrent(nn.GRU):
-    """The outputs of a GRU alone."""
+    """A GRU that returns its outputs without the final state."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(x)[0]
 
 
 class Labeller(nn.Module):
-    """Names a symbol at each place of a sequence; all that differs is what stands between embedding and guess.
+    """A model that predicts a symbol at each position; the models differ only between embedding and output layer.
 
-    The widths of the GRU are such that all have about as many parameters.
+    The widths of the GRUs give all models about the same number of parameters.
     """
 
     def __init__(self, name: str, dim: int) -> None:
@@ -110,7 +110,7 @@ class Labeller(nn.Module):
 
 
 def draw_batch(task: str, count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Symbols and targets, both (count, length): noise, and for some tasks a mark, which is none of its symbols."""
+    """Return symbols and targets, both (count, length): noise and, for some tasks, a mark that is never noise."""
     x = torch.randint(SYMBOLS, (count, length), generator=generator)
     mark = torch.randint(SYMBOLS, (count,), generator=generator)
     y = torch.full_like(x, NOT_ASKED)
@@ -121,14 +121,14 @@ def draw_batch(task: str, count: int, length: int, generator: torch.Generator) -
     elif task == "end":
         x[:, -1] = SYMBOLS + mark
         y[:, :-1] = mark[:, None]
-    else:  # the last place is asked for the mark at the first
+    else:  # at the last position, predict the mark at the first
         x[:, 0] = SYMBOLS + mark
         y[:, -1] = mark
     return x, y
 
 
-def pull(model: Labeller, x: Tensor, y: Tensor) -> None:
-    """A forward and a backward pass, which leave the gradients of the mean loss."""
+def backward(model: Labeller, x: Tensor, y: Tensor) -> None:
+    """Run a forward and a backward pass, which set the gradients of the mean loss."""
     model.zero_grad()
     nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
 
@@ -136,7 +136,7 @@ def pull(model: Labeller, x: Tensor, y: Tensor) -> None:
 def trained(
     name: str, task: str, plan: Plan, updates: int, length: Callable[[torch.Generator], int], seed: int = 0
 ) -> Labeller:
-    """A model after so many updates (Adam; the rate climbs, then falls), each on new sequences of some length."""
+    """Train a model with Adam and a one-cycle learning rate; each update draws new sequences of the given length."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed + 1)
     model = Labeller(name, plan.dim)
@@ -144,7 +144,7 @@ def trained(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATES[name], updates, cycle_momentum=False)
     for _ in range(updates):
         x, y = draw_batch(task, plan.batch, length(generator), generator)
-        pull(model, x, y)
+        backward(model, x, y)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -153,14 +153,14 @@ def trained(
 
 @torch.no_grad()
 def accuracy(model: Labeller, task: str, length: int) -> float:
-    """The share of right guesses in 512 sequences that training did not see."""
+    """Return the accuracy on 512 sequences that were not used in training."""
     x, y = draw_batch(task, 512, length, torch.Generator().manual_seed(1000))
     right = model(x).argmax(-1) == y
     return round(right[y != NOT_ASKED].float().mean().item(), 3)
 
 
 def reach(plan: Plan) -> dict[str, Any]:
-    """For each distance a model of its own, and one GRU that saw all of them, from 1 to the farthest."""
+    """Train a model for each distance, and one GRU on all distances from 1 to the longest; return accuracies."""
 
     def learned(name: str, length: Callable[[torch.Generator], int], distances: Sequence[int]) -> list[float]:
         models = [trained(name, "reach", plan, plan.reach_updates, length, seed) for seed in range(plan.seeds)]
@@ -177,7 +177,7 @@ def reach(plan: Plan) -> dict[str, Any]:
 
 
 def direction(plan: Plan) -> dict[str, Any]:
-    """For each task a model: the symbol before, the one after, the mark at the end; the first, by few updates too."""
+    """Train a model for each of TASKS, and for the first also with a sixth of the updates; return accuracies."""
 
     def learned(name: str, task: str, updates: int) -> float:
         return accuracy(trained(name, task, plan, updates, lambda _: plan.length), task, plan.length)
@@ -192,12 +192,12 @@ def direction(plan: Plan) -> dict[str, Any]:
 
 
 def times(plan: Plan) -> dict[str, Any]:
-    """Milliseconds of a forward and a backward pass; the models take turns."""
+    """Time a forward and a backward pass of each model in turn; return milliseconds."""
     models = {name: Labeller(name, plan.dim) for name in MODELS}
     found: dict[str, list[float]] = {name: [] for name in MODELS}
     for length in plan.lengths:
         x, y = draw_batch("left", plan.timed_batch, length, torch.Generator().manual_seed(0))
-        calls = {name: partial(pull, model, x, y) for name, model in models.items()}
+        calls = {name: partial(backward, model, x, y) for name, model in models.items()}
         for name, seconds in interleaved(calls, plan.seconds * len(MODELS)).items():
             found[name].append(round(1e3 * seconds, 2))
     return {"lengths": plan.lengths, "batch": plan.timed_batch, "threads": torch.get_num_threads(), "ms": found}
@@ -207,7 +207,7 @@ PARTS: dict[str, Callable[[Plan], dict[str, Any]]] = {"reach": reach, "direction
 
 
 def tables(values: dict[str, Any]) -> dict[str, str]:
-    """A Markdown table for each part."""
+    """Return a Markdown table for each part."""
 
     def table(corner: str, columns: list[Any], rows: dict[str, list[float]], form: str) -> str:
         head = [corner, *map(str, columns)]
@@ -216,22 +216,22 @@ def tables(values: dict[str, Any]) -> dict[str, str]:
 
     far, sides, clock = (values[part] for part in PARTS)
     early = sides["early"]
-    asked = [*(TASKS[task] for task in sides["tasks"]), f"{TASKS['left']}, by {early['updates']} updates"]
+    asked = [*(TASKS[task] for task in sides["tasks"]), f"{TASKS['left']}, after {early['updates']} updates"]
     right = {name: [*shares, early["accuracy"][name]] for name, shares in sides["accuracy"].items()}
     return {
         "reach": table("steps back", far["distances"], far["accuracy"], ".2f"),
-        "direction": table("to predict", asked, right, ".2f"),
+        "direction": table("target", asked, right, ".2f"),
         "time": table("length", clock["lengths"], clock["ms"], ".1f"),
     }
 
 
 def figure(values: dict[str, Any]) -> Figure:
-    """Three panels, one for each part."""
+    """Draw three panels, one for each part."""
     page = Figure(figsize=(12.6, 4.3), dpi=DPI, facecolor=PAPER, layout="constrained")
     far, sides, clock = page.subplots(1, 3)
     for name, shares in values["reach"]["accuracy"].items():
         far.plot(values["reach"]["distances"], shares, label=name, **STYLES[name])
-    _label(far, "Reach: the first symbol, so many steps later", "steps back", "share of right answers")
+    _label(far, "Reach: recall the first symbol", "steps back", "accuracy")
     _logarithmic(far, values["reach"]["distances"])
     width = 0.8 / len(MODELS)
     for k, (name, shares) in enumerate(values["direction"]["accuracy"].items()):
@@ -239,18 +239,18 @@ def figure(values: dict[str, Any]) -> Figure:
         bars = sides.bar(at, shares, 0.92 * width, color=STYLES[name]["color"])
         sides.bar_label(bars, [f"{share:.2f}" for share in shares], fontsize=6.5, color=INK, padding=1)
     sides.set_xticks(range(len(TASKS)), [TASKS[task] for task in values["direction"]["tasks"]])
-    _label(sides, "Direction: each place is asked for …", "", "share of right answers")
+    _label(sides, "Direction: predict at each position", "", "accuracy")
     for ax in (far, sides):
         ax.axhline(1 / SYMBOLS, color=FAINT, linewidth=1, linestyle=(0, (1, 2)))
         ax.set_ylim(0, 1.09)
-    far.annotate("by chance", (min(values["reach"]["distances"]), 1 / SYMBOLS), (0, 3), textcoords="offset points")
+    far.annotate("chance", (min(values["reach"]["distances"]), 1 / SYMBOLS), (0, 3), textcoords="offset points")
     far.texts[-1].set(fontsize=SMALL_FONT, color=FAINT)
     for name, milliseconds in values["time"]["ms"].items():
         clock.plot(values["time"]["lengths"], milliseconds, **STYLES[name])
     clock.set_yscale("log")
     clock.yaxis.set_major_formatter("{x:g}")
     clock.minorticks_off()
-    _label(clock, f"Parallelism: an update, {values['time']['batch']} sequences", "length", "milliseconds")
+    _label(clock, f"Parallelism: forward and backward, {values['time']['batch']} sequences", "length", "milliseconds")
     _logarithmic(clock, values["time"]["lengths"])
     page.legend(loc="outside lower center", ncols=len(STYLES), frameon=False, fontsize=SMALL_FONT, labelcolor=INK)
     return page
@@ -271,9 +271,9 @@ def _logarithmic(ax: Axes, ticks: list[int]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--only", choices=PARTS, help="measure this alone, and take the rest from the JSON file")
+    parser.add_argument("--only", choices=PARTS, help="measure only this part, and read the others from the JSON file")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "docs" / "images")
-    parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
+    parser.add_argument("--quick", action="store_true", help="use small sizes, to check that everything runs")
     options = parser.parse_args(arguments)
     plan = QUICK if options.quick else Plan()
     options.out.mkdir(parents=True, exist_ok=True)
