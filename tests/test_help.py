@@ -33,7 +33,7 @@ def classes(*modules: ModuleType) -> list[type]:
     return [thing for thing in found if isinstance(thing, type)]
 
 
-PUBLIC = classes(regard.nn, regard.models, regard.positions)
+PUBLIC = classes(regard.functional, regard.nn, regard.models, regard.positions)
 by_name = pytest.mark.parametrize("name", EXAMPLES)
 
 
@@ -45,7 +45,7 @@ def test_a_class_has_words_and_an_example_of_its_own(public: type) -> None:
     assert not inspect.signature(public).parameters.keys() & {"args", "kwargs"}
     for name, member in vars(public).items():
         if not name.startswith("_") and inspect.isroutine(member):
-            assert inspect.getdoc(member), name
+            assert inspect.getdoc(getattr(public, name)), name
 
 
 MODULES = [public for public in PUBLIC if issubclass(public, nn.Module)]

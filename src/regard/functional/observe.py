@@ -34,6 +34,13 @@ class Observe:
       aligned with the last key, as in `causal`
     - ``offsets``: the weight of the key at each offset d from the query, P[i, i + Tk - Tq + d] (0: the query's own
       position, -1: the one before); 0 if there is no such key, (..., Hq, Tq, len(offsets))
+
+    >>> import torch
+    >>> from regard import attention
+    >>> x = torch.eye(3)
+    >>> output, statistics = attention(x, x, x, observe=Observe(max=True, top=2))
+    >>> statistics.max.shape, statistics.top.keys.shape
+    (torch.Size([3]), torch.Size([3, 2]))
     """
 
     weights: bool = False
@@ -73,7 +80,15 @@ def _whole_numbers(given: object) -> bool:
 
 
 class Top(NamedTuple):
-    """The largest weights of each query, largest first; with fewer visible keys, the rest is weight 0 and key -1."""
+    """The largest weights of each query, largest first; with fewer visible keys, the rest is weight 0 and key -1.
+
+    >>> import torch
+    >>> from regard import attention, causal
+    >>> x = torch.eye(2)
+    >>> output, statistics = attention(x, x, x, mask=causal(), observe=Observe(top=2))
+    >>> statistics.top.keys.tolist()  # the first query has one key
+    [[0, -1], [1, 0]]
+    """
 
     weights: Tensor
     keys: Tensor
@@ -81,7 +96,14 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The statistics that an `Observe` asks for, under the same names; the others are None."""
+    """The statistics that an `Observe` asks for, under the same names; the others are None.
+
+    >>> import torch
+    >>> from regard.functional import observed
+    >>> statistics = observed(torch.eye(3), torch.eye(3), Observe(entropy=True))
+    >>> statistics.entropy.shape, statistics.max
+    (torch.Size([3]), None)
+    """
 
     weights: Tensor | None = None
     rows: Tensor | None = None

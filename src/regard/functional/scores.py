@@ -173,6 +173,9 @@ class General(_Weighted, _DotProduct):
 
     Weight (Eq, Ek), or (heads, Eq, Ek) with a matrix for each of the query's heads. Query and key may differ in
     size.
+
+    >>> General(torch.ones(2, 3)).matrix(torch.tensor([[1.0, 2.0]]), torch.eye(3))
+    tensor([[3., 3., 3.]])
     """
 
     name = "general"
@@ -199,6 +202,9 @@ class Additive(_Weighted):
 
     The paper's v_a, W_a s and U_a h are here weight, query and key: the projections are applied already, so that
     those of the keys happen once a sentence. Weight (H,), or (heads, H) with a vector for each of the query's heads.
+
+    >>> Additive(torch.ones(2)).matrix(torch.tensor([[1.0, 2.0]]), torch.tensor([[-1.0, -2.0], [1.0, 0.0]]))
+    tensor([[0.0000, 1.9281]])
     """
 
     name = "additive"
