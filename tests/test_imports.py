@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,6 +12,9 @@ import pytest
 import regard
 
 EXTRAS = ["lightning", "matplotlib", "numba", "rich", "safetensors", "torchmetrics", "triton", "typer", "jaxtyping"]
+
+PACKAGES = ("data", "errors", "functional", "look", "models", "nn", "positions", "tasks", "training")
+PUBLIC = ["regard", *(f"regard.{name}" for name in PACKAGES)]
 
 
 def fresh(code: str) -> str:
@@ -28,7 +32,13 @@ def test_every_public_name_is_there_and_kept() -> None:
         fresh("import regard; print(all(getattr(regard, n) is getattr(regard, n) for n in regard.__all__))") == "True"
     )
     assert fresh("from regard import *; print(attention.__name__, nn.__name__)") == "attention regard.nn"
-    assert set(dir(regard)) >= set(regard.__all__)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_module_shows_its_public_names_alone(name: str) -> None:
+    module = importlib.import_module(name)
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, public) for public in module.__all__)
 
 
 def test_the_public_names_are_these() -> None:

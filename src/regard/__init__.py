@@ -2,8 +2,9 @@
 
 >>> import torch, regard
 >>> query, memory = torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 5, 8)
->>> output, seen = regard.attention(query, memory, memory, mask=regard.causal(), observe=regard.Observe(entropy=True))
->>> output.shape, seen.entropy.shape
+>>> observe = regard.Observe(entropy=True)
+>>> output, statistics = regard.attention(query, memory, memory, mask=regard.causal(), observe=observe)
+>>> output.shape, statistics.entropy.shape
 (torch.Size([2, 4, 3, 8]), torch.Size([2, 4, 3]))
 """
 

@@ -14,6 +14,10 @@ from os import PathLike
 __all__ = ["ArgumentError", "DataError", "RegardError", "RunError", "UnsupportedError"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class RegardError(Exception):
     """The root of all errors that are meant for the user."""
 

@@ -29,3 +29,7 @@ __all__ = [
     "padding",
     "window",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

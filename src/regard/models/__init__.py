@@ -26,6 +26,11 @@ __all__ = [
     "beam_search",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 Config = RecurrentConfig | TransformerConfig
 Seq2Seq = RecurrentSeq2Seq | TransformerSeq2Seq
 CONFIGS: dict[str, type[Config]] = {config.kind: config for config in (RecurrentConfig, TransformerConfig)}

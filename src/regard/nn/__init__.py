@@ -36,3 +36,7 @@ __all__ = [
     "TransformerDecoder",
     "TransformerEncoder",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -38,6 +38,11 @@ __all__ = [
     "sinusoidal",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 #: The encodings by the names that configs and commands have for them.
 BY_NAME: dict[str, type[nn.Module]] = {
     "sinusoidal": Sinusoidal,
