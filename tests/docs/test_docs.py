@@ -72,6 +72,14 @@ def test_links_within_the_page_lead_somewhere(page: str) -> None:
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "adr").glob("*.md")), ids=lambda page: page.stem)
+def test_a_decision_names_files_that_exist(page: Path) -> None:
+    root = DOCS.parent
+    for path in re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8")):
+        below = root if path.startswith("tests/") else root / "src" / "regard"
+        assert (below / path).is_file(), f"{page.name}: there is no {path}"
+
+
 def test_the_test_can_fail() -> None:
     page = "```python\n>>> x = 1\n```\n\n```python\n>>> x + 1\n3\n```\n"
     attempted, report = failures(page, "a page")
