@@ -1,4 +1,7 @@
-"""Additive attention against its peers: `python benchmarks/additive.py --help`, the same as `regard bench`."""
+"""Additive attention compared with other implementations, as `regard bench` does.
+
+python benchmarks/additive.py --help
+"""
 
 import sys
 

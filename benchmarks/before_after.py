@@ -1,10 +1,10 @@
-"""Compare the speed of two checkouts of this repository, call by call, in turns.
+"""Speed of two checkouts of this repository, compared call by call, in turns.
 
-python benchmarks/before_after.py PATH/TO/OTHER/CHECKOUT [--rounds 15] [--threads 2]
+    python benchmarks/before_after.py PATH/TO/OTHER/CHECKOUT [--rounds 15] [--threads 2]
 
-A process for each checkout runs the same calls, one after the other, so that whatever else the machine does falls on
-both. Printed is the median over the rounds of the ratio of the two times, this checkout over the other, with the
-quartiles. The cases are those of benchmarks/additive.py, observe.py, watch.py and transformer.py, at one size each.
+One process for each checkout runs the same calls, one after the other, so that other load on the machine affects both.
+Print the ratio of the two times, this checkout over the other: its median and quartiles over the rounds. The cases are
+those of benchmarks/additive.py, observe.py, watch.py and transformer.py, at one size each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parents[1]
 
 
 def cases() -> dict[str, tuple[int, Callable[[], object]]]:
-    """Each case with how many of its calls are one measurement; made in the process that runs them."""
+    """Return for each case the number of calls in one measurement, and the call; each process makes its own."""
     import torch
 
     import regard
@@ -69,7 +69,7 @@ def cases() -> dict[str, tuple[int, Callable[[], object]]]:
 
 
 def work(threads: int) -> None:
-    """Answer each name of a case on standard input with the seconds that its calls take."""
+    """For each name of a case on standard input, print the seconds that its calls take."""
     import torch
 
     torch.set_num_threads(threads)
@@ -83,9 +83,9 @@ def work(threads: int) -> None:
 
 
 def main() -> None:
-    """Print a line for each case."""
+    """Compare both checkouts and print one line for each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("other", type=Path, help="the other checkout")
+    parser.add_argument("other", type=Path, help="the checkout to compare with")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -103,7 +103,7 @@ def main() -> None:
     print(f"{options.threads} threads; this checkout over {options.other}, median [quartiles] of {options.rounds}\n")
     for name in cases():
         for worker in workers:
-            seconds(worker, name)  # compiles
+            seconds(worker, name)  # unmeasured: the first call compiles
         ratios = []
         for round_ in range(options.rounds):
             taken = {id(worker): seconds(worker, name) for worker in (workers if round_ % 2 else workers[::-1])}

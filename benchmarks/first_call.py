@@ -1,9 +1,9 @@
-"""Measure how long first calls take, in a fresh installation and in a fresh process.
+"""Time of first calls, in a fresh installation and in a fresh process.
 
-python benchmarks/first_call.py [--threads 2]
+    python benchmarks/first_call.py [--threads 2]
 
-Each case runs in processes of its own: one with an empty folder for compiled code, as in a fresh installation, and one
-that finds there what the first has compiled. `import torch, regard` is not counted.
+Run each case in two processes: one with an empty folder for compiled code, as in a fresh installation, and one that
+finds the code that the first compiled. The time of `import torch, regard` is not included.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CASES = {
 
 
 def seconds(call: str, threads: int, folder: str) -> float:
-    """The time of a call in a process of its own that keeps compiled code in ``folder``."""
+    """Time a call in a new process that keeps compiled code in ``folder``; return seconds."""
     code = SETUP.format(threads=threads)
     code += f"start = time.perf_counter()\n{call}\nprint(time.perf_counter() - start)"
     settings = {**os.environ, "NUMBA_CACHE_DIR": folder}
@@ -42,7 +42,7 @@ def seconds(call: str, threads: int, folder: str) -> float:
 
 
 def main() -> None:
-    """Print a table."""
+    """Time the cases and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()

@@ -1,6 +1,8 @@
-"""Training of a recurrent encoder-decoder: target symbols a second by its plain loop, and by kernels as one operation.
+"""Training speed of a recurrent encoder-decoder: target symbols a second with the plain loop and with fused kernels.
 
-`python benchmarks/training.py [--batch N] [--threads N]`; updates of both take turns, and losses are compared first.
+    python benchmarks/training.py [--batch N] [--threads N]
+
+Compare the losses first, then time updates of both in turns.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from regard.models import RecurrentConfig, RecurrentSeq2Seq
 
 
 def updates(impl: str, batch: int, source: int, target: int) -> Callable[[], float]:
-    """One update of a model whose decoder is computed by ``impl``, on made-up pairs of these lengths."""
+    """Return a function that updates a model with attention by ``impl`` on random pairs of these lengths."""
     torch.manual_seed(0)
     model = RecurrentSeq2Seq(RecurrentConfig(40, 45, dropout=0.0))
     model.attention.impl = impl
@@ -37,8 +39,8 @@ def updates(impl: str, batch: int, source: int, target: int) -> Callable[[], flo
 
 
 def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Time the updates and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=10.0)

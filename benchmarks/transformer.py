@@ -1,7 +1,8 @@
-"""Attention, multi-head layers, encoders and cached decoding beside torch's own: milliseconds and ratios.
+"""Attention, multi-head layers, encoders and cached decoding, compared with torch's own: milliseconds and ratios.
 
-`python benchmarks/transformer.py [operator|layer|encoder|cache] [--threads N] [--seconds X]`; without a name, all. What
-is compared takes turns, and its values are compared first.
+    python benchmarks/transformer.py [operator|layer|encoder|cache] [--threads N] [--seconds X]
+
+Without a name, run all parts. Compare the values first, then time both sides in turns.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ DIM, HEADS, LAYERS = 512, 8, 6
 BATCH, STEPS = 4, 32
 
 
-def check(ours: Tensor, theirs: Tensor, what: str) -> None:
-    """End the run where values differ: then nothing is timed."""
+def check(ours: Tensor, theirs: Tensor, case: str) -> None:
+    """Exit if values differ, so that wrong ones are never timed."""
     error = ((ours - theirs).norm() / theirs.norm()).item()
     if not error < 1e-5:
-        sys.exit(f"{what}: values differ by {error:.1e}; nothing is timed")
+        sys.exit(f"{case}: values differ by {error:.1e}; nothing is timed")
 
 
 def table(title: str) -> None:
@@ -34,7 +35,7 @@ def table(title: str) -> None:
 
 
 def compare(case: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor], seconds: float) -> None:
-    """A line of a table: both checked, then timed in turns."""
+    """Compare the values, time both calls in turns, and print one row of the table."""
     check(ours(), theirs(), case)
     taken = interleaved({"ours": ours, "theirs": theirs}, seconds)
     print(
@@ -43,20 +44,20 @@ def compare(case: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor],
     )
 
 
-def pulled(call: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Tensor]:
-    """The call and its backward pass; gives the gradient of the first input."""
-    of_output = torch.ones_like(call(*inputs)).detach() / 100
+def with_backward(call: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Tensor]:
+    """Return a function that runs the call and its backward pass and returns the gradient of the first input."""
+    grad_output = torch.ones_like(call(*inputs)).detach() / 100
 
     def run() -> Tensor:
-        gradients = torch.autograd.grad(call(*inputs), [x for x in inputs if x.requires_grad], of_output)
+        gradients = torch.autograd.grad(call(*inputs), [x for x in inputs if x.requires_grad], grad_output)
         return gradients[0]
 
     return run
 
 
 def operator(seconds: float) -> None:
-    """`regard.attention` against the bare scaled_dot_product_attention."""
-    table("`regard.attention` against scaled_dot_product_attention, 8 heads of 64, 2,048 tokens in all")
+    """Compare `regard.attention` with scaled_dot_product_attention."""
+    table("`regard.attention` and scaled_dot_product_attention, 8 heads of 64, 2,048 tokens in total")
     for B, T in ((1, 8), (8, 256), (4, 512), (2, 1024), (1, 2048)):
         q, k, v = torch.randn(3, B, HEADS, T, 64).unbind()
         keep = torch.arange(T).expand(B, T) < T - 1
@@ -76,24 +77,24 @@ def operator(seconds: float) -> None:
             case = f"B={B}, T={T}{name}"
             compare(case, lambda: ours(q, k, v), lambda: theirs(q, k, v), seconds)  # noqa: B023
             leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-            compare(f"{case}, with backward", pulled(ours, *leaves), pulled(theirs, *leaves), seconds)
+            compare(f"{case}, with backward", with_backward(ours, *leaves), with_backward(theirs, *leaves), seconds)
 
 
 def layer(seconds: float) -> None:
-    """`MultiHeadAttention` with its weights against torch's with need_weights=True."""
-    table(f"A layer that returns its weights, of every head: {DIM} features, {HEADS} heads")
+    """Compare `MultiHeadAttention`, returning its weights, with torch's layer with need_weights=True."""
+    table(f"A layer that returns the weights of every head: {DIM} features, {HEADS} heads")
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
     ours = MultiHeadAttention(DIM, HEADS)
     ours.load_state_dict(theirs.state_dict())
-    looking = regard.Observe(weights=True)
+    observe = regard.Observe(weights=True)
     for B, T in ((16, 64), (8, 128), (4, 512), (1, 2048)):
         x = torch.randn(B, T, DIM)
         for average in (False, True):
             name = "mean over heads" if average else "each head"
 
             def mine(x: Tensor, average: bool = average) -> Tensor:
-                seen = ours(x, observe=looking)[1]
-                return seen.weights.mean(1) if average else seen.weights
+                weights = ours(x, observe=observe)[1].weights
+                return weights.mean(1) if average else weights
 
             def torchs(x: Tensor, average: bool = average) -> Tensor:
                 return theirs(x, x, x, need_weights=True, average_attn_weights=average)[1]
@@ -103,8 +104,8 @@ def layer(seconds: float) -> None:
 
 
 def encoder(seconds: float) -> None:
-    """`TransformerEncoder` against nn.TransformerEncoder."""
-    table(f"An encoder of {LAYERS} layers, {DIM} features, {HEADS} heads, feed-forward 2,048; 2,048 tokens in all")
+    """Compare `TransformerEncoder` with nn.TransformerEncoder."""
+    table(f"An encoder of {LAYERS} layers, {DIM} features, {HEADS} heads, feed-forward 2,048; 2,048 tokens in total")
     for norm_first in (False, True):
         block = nn.TransformerEncoderLayer(DIM, HEADS, dropout=0.0, batch_first=True, norm_first=norm_first)
         final = nn.LayerNorm(DIM) if norm_first else None
@@ -129,8 +130,8 @@ def encoder(seconds: float) -> None:
 
 
 def cache(seconds: float) -> None:
-    """One more token through two layers, with what was read kept, and by reading all of it again."""
-    print(f"\nOne more token, {BATCH} sequences, 2 layers, by a cache ({STEPS} tokens in turn) and by re-feeding\n")
+    """Compare one more token through two layers with a cache and by re-feeding the whole prefix."""
+    print(f"\nOne more token, {BATCH} sequences, 2 layers, with a cache ({STEPS} tokens in turn) and by re-feeding\n")
     print("| tokens before | cached, ms | re-fed, ms | re-fed / cached |\n|---|---|---|---|", flush=True)
     model = TransformerEncoder(BlockConfig(DIM, HEADS, 2048, dropout=0.0, norm_first=True), 2).eval()
     causal, rows = regard.causal(), torch.arange(BATCH)
@@ -141,7 +142,7 @@ def cache(seconds: float) -> None:
             model(x[:, :T], mask=causal, caches=read)
 
             def cached(read: list[KeyValueCache] = read, x: Tensor = x, T: int = T) -> Tensor:
-                caches = [kept.select(rows) for kept in read]  # a copy, so that each turn begins alike
+                caches = [kept.select(rows) for kept in read]  # copies, so that each turn starts from the same state
                 for t in range(T, T + STEPS):
                     output = model(x[:, t : t + 1], mask=causal, caches=caches)
                 return output
@@ -156,9 +157,9 @@ def cache(seconds: float) -> None:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Run the parts and print their tables."""
     parts = {part.__name__: part for part in (operator, layer, encoder, cache)}
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=parts)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=4.0)

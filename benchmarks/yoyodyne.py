@@ -1,14 +1,17 @@
-"""Training and beam search beside yoyodyne 0.5.27: the same pairs, sizes, batches and threads, in turns.
+"""Training and beam search compared with yoyodyne 0.5.27: the same pairs, sizes, batches and threads, in turns.
 
-`python benchmarks/yoyodyne.py --peer PYTHON [--train TSV --test TSV]`, where PYTHON is the interpreter of an
-environment with yoyodyne (`pip install yoyodyne==0.5.27 && pip uninstall torchvision torchaudio`, as it does not import
-beside them here), and the files have a source and a target a line, gzipped or not; units are separated by spaces where
-there are any, else each letter is one. Without files the task is made up.
+    python benchmarks/yoyodyne.py --peer PYTHON [--train TSV --test TSV]
 
-Both have a bidirectional GRU of 128 + 128 as encoder, a GRU of 256 with additive attention as decoder, embeddings of
-128, dropout 0.2, batches of 64 pairs. Each runs in a process of its own, which works when it is told to: so many
-updates, or so many test words with a beam of 5. Batches are made before. yoyodyne's come in any order; ours too ("any
-order"), or of like length, as `regard train` makes them. A token is a unit of the target, or its end.
+PYTHON is the interpreter of an environment with yoyodyne (`pip install yoyodyne==0.5.27 && pip uninstall torchvision
+torchaudio`: yoyodyne does not import with these installed). Each line of a file has a source and a target; files may be
+gzipped. Units are separated by spaces if a column contains any; otherwise each letter is a unit. Without files, use a
+generated task.
+
+Both models have a bidirectional GRU of 128 + 128 as encoder, a GRU of 256 with additive attention as decoder,
+embeddings of 128, dropout 0.2, and batches of 64 pairs. Each runs in its own process, which executes tasks on request:
+a number of updates, or a batch of test words with a beam of 5. Batches are built beforehand: at random for yoyodyne,
+and for regard at random ("random batches") or of similar length, as `regard train` builds them. A token is a unit of
+the target, or its end marker.
 """
 
 from __future__ import annotations
@@ -26,22 +29,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-BATCH, EMBED, HIDDEN, DROPOUT, BEAM, TURN = 64, 128, 256, 0.2, 5, 20  # TURN: updates
+BATCH, EMBED, HIDDEN, DROPOUT, BEAM, TURN = 64, 128, 256, 0.2, 5, 20  # TURN: updates per request
 
 Pair = tuple[list[str], list[str]]
 
 
 class Side(NamedTuple):
-    """What a worker can do; each batch is its tensors, and the number of its target tokens."""
+    """The model of one library with its batches."""
 
-    update: Callable[[Any], Any]  # an update, which gives the loss
-    training: list[tuple[Any, int]]
-    predict: Callable[[Any], list[list[int]]]  # the best answers to a batch
-    tests: list[tuple[Any, list[list[int]]]]  # batches, and the right answers
+    update: Callable[[Any], Any]  # one update; returns the loss
+    training: list[tuple[Any, int]]  # batches, and their numbers of target tokens
+    predict: Callable[[Any], list[list[int]]]  # the best hypothesis for each source of a batch
+    tests: list[tuple[Any, list[list[int]]]]  # batches, and their targets
 
 
 def read(path: str) -> list[Pair]:
-    """Pairs of a file, as units."""
+    """Read the pairs of a file, split into units."""
     raw = Path(path).read_bytes()
     lines = (gzip.decompress(raw) if path.endswith(".gz") else raw).decode().splitlines()
     rows = [line.split("\t")[:2] for line in lines if line.strip()]
@@ -53,20 +56,20 @@ def _units(text: str, spaced: bool) -> list[str]:
     return text.split(" ") if spaced else list(text)
 
 
-def made_up(count: int, seed: int) -> list[Pair]:
-    """Words of 3 to 15 letters; the target has a unit for each letter, which depends on the next one too."""
+def generated(count: int, seed: int) -> list[Pair]:
+    """Generate words of 3 to 15 letters; each target unit depends on its letter and on the next one."""
     drawn = random.Random(seed)
     words = ["".join(drawn.choices("abcdefghijklmnopqrstuvwxyz", k=drawn.randint(3, 15))) for _ in range(count)]
     return [(list(w), [a.upper() if b in "aeiou" else a for a, b in zip(w, w[1:] + ".", strict=True)]) for w in words]
 
 
 def write(pairs: list[Pair], path: Path) -> None:
-    """As yoyodyne is told to read it: units between spaces on both sides."""
+    """Write pairs as yoyodyne is configured to read them: units separated by spaces on both sides."""
     path.write_text("".join(f"{' '.join(a)}\t{' '.join(b)}\n" for a, b in pairs), encoding="utf-8")
 
 
-def ours(train: str, test: str, like: bool) -> Side:
-    """regard's side, with batches of like length or in any order."""
+def ours(train: str, test: str, similar: bool) -> Side:
+    """Return the side of regard, with batches of similar length or at random."""
     import torch
 
     from regard._symbols import BOS, EOS, PAD
@@ -94,7 +97,7 @@ def ours(train: str, test: str, like: bool) -> Side:
     longest = 2 * max(len(target) for _, target in pairs)
     examples = encoded(pairs)
     random.Random(0).shuffle(examples)
-    if like:
+    if similar:
         examples.sort(key=lambda example: (max(map(len, example)), len(example[0])))
     training = [(batch, sum(map(len, targets)) + len(targets)) for batch, targets in batches(examples)]
     random.Random(0).shuffle(training)
@@ -109,9 +112,7 @@ def ours(train: str, test: str, like: bool) -> Side:
     def predict(batch: Any) -> list[list[int]]:
         source, lengths, _ = batch
         limits = torch.full_like(lengths, longest)
-        return [
-            list(best[0].ids) for best in beam_search(model.eval(), source, lengths, max_lengths=limits, beam=BEAM)
-        ]
+        return [list(best[0].ids) for best in beam_search(model.eval(), source, lengths, max_lengths=limits, beam=BEAM)]
 
     return Side(update, training, predict, list(batches(sorted(encoded(others), key=lambda pair: len(pair[0])))))
 
@@ -126,7 +127,7 @@ def _step(loss: Any, model: Any, optimizer: Any) -> None:
 
 
 def theirs(train: str, test: str) -> Side:
-    """yoyodyne's side, by its own data module, model, loss and optimizer."""
+    """Return the side of yoyodyne, with its own data module, model, loss and optimizer."""
     import torch
     from yoyodyne import data, models  # type: ignore[import-not-found]
     from yoyodyne.data import datasets, mappers  # type: ignore[import-not-found]
@@ -172,13 +173,13 @@ def theirs(train: str, test: str) -> Side:
 
 
 def _answer(row: list[int]) -> list[int]:
-    """The units of one of yoyodyne's answers, which begins with <S> or not, and ends with <E> or not."""
+    """Strip the optional markers <S> and <E> from an answer of yoyodyne."""
     row = row[1:] if row[0] == 2 else row
     return row[: row.index(3)] if 3 in row else row
 
 
 def work(side: Side) -> None:
-    """Do what is asked for on standard input, and tell how it went."""
+    """Execute the tasks on standard input; print count, seconds, and loss or accuracy of each."""
     done = 0
     for line in sys.stdin:
         task, start = line.strip(), time.perf_counter()
@@ -188,90 +189,91 @@ def work(side: Side) -> None:
             done += TURN
             count, value = sum(tokens for _, tokens in taken), statistics.mean(losses)
         else:
-            batch, right = side.tests[int(task) % len(side.tests)]
+            batch, targets = side.tests[int(task) % len(side.tests)]
             answers = side.predict(batch)
-            count, value = len(right), statistics.mean(a == b for a, b in zip(answers, right, strict=True))
+            count, value = len(targets), statistics.mean(a == b for a, b in zip(answers, targets, strict=True))
         print(json.dumps((count, time.perf_counter() - start, value)), flush=True)
 
 
 class Worker:
-    """A side in a process of its own."""
+    """A side in its own process."""
 
     def __init__(self, python: str, *arguments: str) -> None:
-        command = [python, "-P", __file__, *arguments]  # -P, or this file would be taken for the package
+        command = [python, "-P", __file__, *arguments]  # -P: otherwise this file would shadow the package
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, task: str) -> tuple[int, float, float]:
-        """Count, seconds, and the loss or the share of right answers."""
+    def run(self, task: str) -> tuple[int, float, float]:
+        """Run a task; return count, seconds, and loss or accuracy."""
         self.process.stdin.write(f"{task}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            sys.exit("a worker ended; see above")
+            sys.exit("a worker exited; its error is printed above")
         return tuple(json.loads(line))
 
 
 def seconds(command: list[str]) -> float:
-    """How long a command takes; it must succeed."""
+    """Run a command, which must succeed; return its seconds."""
     start = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - start
 
 
 def compare(workers: dict[str, Worker], updates: int, words: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows of the table: what was measured, for each side."""
+    """Yield the rows of the table: a title, and the cell of each side."""
     turns = {name: [] for name in workers}
     for turn in range(1 + updates // TURN):
         for name, worker in workers.items():
-            told = worker.ask("train")
-            turns[name] += [told] if turn else []  # the first warms up
-    rates = {name: statistics.median(n / s for n, s, _ in told) for name, told in turns.items()}
+            result = worker.run("train")
+            turns[name] += [result] if turn else []  # the first turn is a warm-up
+    rates = {name: statistics.median(n / s for n, s, _ in results) for name, results in turns.items()}
     yield "training, target tokens/s", {name: f"{rate:,.0f}" for name, rate in rates.items()}
     yield "| ratio", {name: f"{rate / rates['yoyodyne']:.2f}" for name, rate in rates.items()}
-    for name, told in turns.items():
-        if not told[-1][2] < 0.9 * told[0][2]:
-            sys.exit(f"the loss of {name} did not fall: {told[0][2]:.3f} to {told[-1][2]:.3f}; no figures")
-    yield "loss of the last turn", {name: f"{told[-1][2]:.3f}" for name, told in turns.items()}
+    for name, results in turns.items():
+        if not results[-1][2] < 0.9 * results[0][2]:
+            sys.exit(f"the loss of {name} did not fall: {results[0][2]:.3f} to {results[-1][2]:.3f}; no figures")
+    yield "loss of the last turn", {name: f"{results[-1][2]:.3f}" for name, results in turns.items()}
     found = {name: [] for name in workers}
     for batch in range(-1, -(-words // BATCH)):
         for name, worker in workers.items():
-            told = worker.ask(str(max(batch, 0)))
-            found[name] += [told] if batch >= 0 else []
-    rates = {name: sum(n for n, _, _ in told) / sum(s for _, s, _ in told) for name, told in found.items()}
+            result = worker.run(str(max(batch, 0)))
+            found[name] += [result] if batch >= 0 else []
+    rates = {name: sum(n for n, _, _ in results) / sum(s for _, s, _ in results) for name, results in found.items()}
     yield f"beam {BEAM}, words/s", {name: f"{rate:,.0f}" for name, rate in rates.items()}
     yield "| ratio", {name: f"{rate / rates['yoyodyne']:.2f}" for name, rate in rates.items()}
-    yield "right, %", {name: f"{100 * statistics.mean(r for _, _, r in told):.1f}" for name, told in found.items()}
+    correct = {name: 100 * statistics.mean(share for _, _, share in results) for name, results in found.items()}
+    yield "correct, %", {name: f"{share:.1f}" for name, share in correct.items()}
 
 
 def main() -> None:
-    """Print a table."""
+    """Compare both sides and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="the interpreter of an environment with yoyodyne")
-    parser.add_argument("--train", help="pairs to train on, a TSV file; without, the task is made up")
+    parser.add_argument("--train", help="pairs to train on, a TSV file; default: a generated task")
     parser.add_argument("--test", help="pairs to predict")
     parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--words", type=int, default=640)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--worker", choices=("like", "any", "theirs"), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=("similar", "random", "theirs"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         import torch
 
         torch.set_num_threads(options.threads)
         files = options.train, options.test
-        work(theirs(*files) if options.worker == "theirs" else ours(*files, options.worker == "like"))
+        work(theirs(*files) if options.worker == "theirs" else ours(*files, options.worker == "similar"))
         return
     if not options.peer:
-        parser.error("--peer: expected the interpreter of an environment with yoyodyne, got none")
+        parser.error("--peer: expected the interpreter of an environment with yoyodyne, got nothing")
     with tempfile.TemporaryDirectory() as folder:
         train, test = Path(folder) / "train.tsv", Path(folder) / "test.tsv"
-        write(read(options.train) if options.train else made_up(8000, 1), train)
-        write(read(options.test) if options.test else made_up(1000, 2), test)
+        write(read(options.train) if options.train else generated(8000, 1), train)
+        write(read(options.test) if options.test else generated(1000, 2), test)
         shared = ["--train", str(train), "--test", str(test), "--threads", str(options.threads), "--worker"]
         workers = {
             "yoyodyne": Worker(options.peer, *shared, "theirs"),
-            "regard, any order": Worker(sys.executable, *shared, "any"),
-            "regard, like lengths": Worker(sys.executable, *shared, "like"),
+            "regard, random batches": Worker(sys.executable, *shared, "random"),
+            "regard, batches of similar length": Worker(sys.executable, *shared, "similar"),
         }
         print(f"{options.threads} threads, {options.updates} updates of {BATCH} pairs, {options.words} test words\n")
         print(f"| | {' | '.join(workers)} |\n|---|{'---|' * len(workers)}")
