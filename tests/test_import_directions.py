@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 # From the ground up; what stands on one line is side by side.
 FLOORS = (
-    ("regard.errors", "regard._eager", "regard._symbols", "regard._version", "regard._wording"),
+    ("regard.errors", "regard._eager", "regard._lazy", "regard._symbols", "regard._version", "regard._wording"),
     ("regard._files",),
     ("regard._kernels.dropout_mask", "regard._kernels.dtypes"),
     ("regard._kernels.cpu.loops", "regard._kernels.mask_parts"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from regard._lazy import lazy_names
 
 if TYPE_CHECKING:
     from regard.data.batches import TokenBudgetSampler, pad
@@ -37,35 +38,27 @@ __all__ = [
     "read_tagged",
     "split_off",
 ]
-_HOMES = {
-    "LabelledText": "labelled_texts",
-    "LabelledTexts": "labelled_texts",
-    "Pair": "pairs",
-    "Pairs": "pairs",
-    "SeparatorTokenizer": "tokenizer",
-    "SubwordTokenizer": "subwords",
-    "TaggedSentence": "tagged_sentences",
-    "TaggedSentences": "tagged_sentences",
-    "TokenBudgetSampler": "batches",
-    "Tokenizer": "tokenizer",
-    "Vocabulary": "vocabulary",
-    "disk_store": "on_disk",
-    "guess_task": "task_guess",
-    "pad": "batches",
-    "read_labelled": "labelled_texts",
-    "read_pairs": "pairs",
-    "read_tagged": "tagged_sentences",
-    "split_off": "splits",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Imported when first named: guessing a task needs no torch, and only subwords need tokenizers
-    if name not in _HOMES:
-        raise AttributeError(f"module 'regard.data' has no attribute {name!r}")
-    globals()[name] = found = getattr(importlib.import_module(f"regard.data.{_HOMES[name]}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return __all__
+# Imported when first named: guessing a task needs no torch, and only subwords need tokenizers
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "LabelledText": "labelled_texts",
+        "LabelledTexts": "labelled_texts",
+        "Pair": "pairs",
+        "Pairs": "pairs",
+        "SeparatorTokenizer": "tokenizer",
+        "SubwordTokenizer": "subwords",
+        "TaggedSentence": "tagged_sentences",
+        "TaggedSentences": "tagged_sentences",
+        "TokenBudgetSampler": "batches",
+        "Tokenizer": "tokenizer",
+        "Vocabulary": "vocabulary",
+        "disk_store": "on_disk",
+        "guess_task": "task_guess",
+        "pad": "batches",
+        "read_labelled": "labelled_texts",
+        "read_pairs": "pairs",
+        "read_tagged": "tagged_sentences",
+        "split_off": "splits",
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from regard._lazy import lazy_names
 
 if TYPE_CHECKING:
     from regard.look.page.notebook import widget
@@ -27,24 +28,21 @@ __all__ = [
     "save",
     "widget",
 ]
-_HOMES = {
-    "AttentionInputs": "record",
-    "Layer": "record",
-    "Summary": "reading.heads",
-    "WatchRecord": "watch_record",
-    "WordSpans": "reading.words",
-    "widget": "page.notebook",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Imported when first named: watching a model needs no matplotlib.
-    if name not in __all__:
-        raise AttributeError(f"module 'regard.look' has no attribute {name!r}")
-    home = _HOMES.get(name, "pictures.heat_maps")
-    globals()[name] = found = getattr(importlib.import_module(f"regard.look.{home}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return __all__
+# Imported when first named: watching a model needs no matplotlib.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Alignment": "pictures.heat_maps",
+        "AttentionInputs": "record",
+        "Layer": "record",
+        "Summary": "reading.heads",
+        "WatchRecord": "watch_record",
+        "WordSpans": "reading.words",
+        "alignment": "pictures.heat_maps",
+        "alignments": "pictures.heat_maps",
+        "grid": "pictures.heat_maps",
+        "position_encoding": "pictures.heat_maps",
+        "save": "pictures.heat_maps",
+        "widget": "page.notebook",
+    },
+)

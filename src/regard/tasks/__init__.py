@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from regard._lazy import lazy_names
 
 if TYPE_CHECKING:
     from regard.tasks.classify import Classification, ClassifyRun
@@ -32,28 +33,25 @@ __all__ = [
     "score_texts",
     "score_units",
 ]
-_HOMES = {
-    "Answer": "seq2seq",
-    "Classification": "classify",
-    "ClassifyRun": "classify",
-    "Prediction": "seq2seq",
-    "Run": "run",
-    "Search": "seq2seq",
-    "Seq2SeqRun": "seq2seq",
-    "TagRun": "tag",
-    "export_run": "onnx_folder",
-    "open_run": "registry",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Imported when first named: scores need no model, and runs need no ONNX
-    if name not in __all__:
-        raise AttributeError(f"module 'regard.tasks' has no attribute {name!r}")
-    home = _HOMES.get(name, "metrics")
-    globals()[name] = found = getattr(importlib.import_module(f"regard.tasks.{home}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return __all__
+# Imported when first named: scores need no model, and runs need no ONNX
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Answer": "seq2seq",
+        "Classification": "classify",
+        "ClassifyRun": "classify",
+        "Prediction": "seq2seq",
+        "Run": "run",
+        "Scores": "metrics",
+        "Search": "seq2seq",
+        "Seq2SeqRun": "seq2seq",
+        "TagRun": "tag",
+        "edit_distance": "metrics",
+        "export_run": "onnx_folder",
+        "open_run": "registry",
+        "score_labels": "metrics",
+        "score_tags": "metrics",
+        "score_texts": "metrics",
+        "score_units": "metrics",
+    },
+)
