@@ -86,6 +86,6 @@ class Pretrained(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["
             reason = " ".join(str(error).split())
             raise ArgumentError(
                 f"{model_id}: expected config.json and {_WEIGHTS} of a {cls.__name__}, as save_pretrained writes them "
-                f"({reason}); a run directory is opened with regard.tasks.registry.open_run"
+                f"({reason}); open a run directory with regard.tasks.open_run"
             ) from error
         return model.eval()
