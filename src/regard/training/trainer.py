@@ -101,6 +101,7 @@ def fit(
     if resume:
         _check(state)
     loader = _loader(run, encoded, sampler)
+    _keep_freed_memory()
     with stop.on_signals(), warnings.catch_warnings():
         _warm_up(module, run.collate(encoded[:2]))
         if share != (0, 1):  # otherwise all would draw the same dropout
@@ -132,6 +133,15 @@ def are_examples_of(run: Run, examples: Sequence[Any]) -> bool:
     recorded = run.training["fingerprint"]
     form = None if recorded.startswith("values-") else _EARLIER_FORMS[run.task]
     return bool(fingerprint(examples, form) == recorded)
+
+
+def _keep_freed_memory() -> None:
+    """Let this process keep the memory that an update frees.
+
+    glibc keeps pieces of memory as large as the largest that was ever freed, up to 32 MB, and gives others back to the
+    system, which would clear new pages for every update again.
+    """
+    torch.empty(2**25 - 2**16, dtype=torch.uint8)
 
 
 def _warm_up(module: TrainingModule, batch: Any) -> None:

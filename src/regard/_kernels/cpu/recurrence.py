@@ -27,9 +27,6 @@ __all__ = ["GRU", "LSTM", "LSTM_OUTPUT_FIRST", "Weights", "attentive_recurrence"
 
 # Nanoseconds, a quarter of which the loops take: torch's threads are awake, as there is a product before each of them.
 _CELL_TERM, _ATTENTION_TERM = 8.0, 1.6
-# glibc keeps pieces of memory as large as the largest that was ever freed, up to 32 MB, and gives others back to the
-# system, which would clear new pages for every update again.
-torch.empty(2**25 - 2**16, dtype=torch.uint8)
 
 
 class Cell(NamedTuple):
