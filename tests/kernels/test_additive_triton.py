@@ -101,7 +101,7 @@ def test_any_finite_input(edge: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 1e-30, 1e5, 1e25])
 def test_any_finite_weight(weight: float) -> None:
-    """Where one key has all the weight, gradients are 0; ours are a rounding times w (see `triton_loops.pull`)."""
+    """Where one key has all the weight, gradients are 0; ours are a rounding times w (see `triton.loops.pull`)."""
     call = make_call(SMALL, "additive")
     some = torch.arange(call.query.shape[-1]) % 2 == 0
     call = replace(call, weight=torch.where(some, call.weight * weight, call.weight), impl="triton")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard._kernels.dtypes import accumulation_dtype
 from regard.errors import ArgumentError
-from regard.positions._relative import Relative, between, check_heads, check_places, working
+from regard.positions._relative import Relative, between, check_heads, check_places
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -62,7 +63,7 @@ class ALiBi(Relative):
         """Return −m_h |i − j|, in the query's dtype."""
         check_heads(query, self.num_heads, "ALiBi")
         check_places(query, query_places, "query_places")
-        slopes = self.slopes(working(query.dtype), query.device)
+        slopes = self.slopes(accumulation_dtype(query.dtype), query.device)
         bias = (-slopes[:, None, None] * between(query_places, key_places).abs()).to(query.dtype)
         return bias.unsqueeze(0) if query.dim() > 3 and bias.dim() == 3 else bias
 

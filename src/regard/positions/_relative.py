@@ -12,7 +12,7 @@ from regard.errors import ArgumentError, UnsupportedError
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-__all__ = ["Relative", "between", "check_heads", "check_places", "of_distance", "working"]
+__all__ = ["Relative", "between", "check_heads", "check_places", "of_distance"]
 
 
 class Relative(nn.Module):
@@ -79,11 +79,6 @@ def check_heads(query: Float[Tensor, "*B H Tq d"], num_heads: int, name: str) ->
         raise ArgumentError(
             f"{name} has {num_heads} heads, but the query is {tuple(query.shape)}: give (..., H, Tq, d)"
         )
-
-
-def working(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which to add many numbers: that of the data, but at least float32."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def between(query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]) -> Int[Tensor, "*b Tq Tk"]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from regard._kernels.dtypes import accumulation_dtype
 from regard.errors import ArgumentError
-from regard.positions._relative import Relative, between, check_places, of_distance, working
+from regard.positions._relative import Relative, between, check_places, of_distance
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -74,7 +75,9 @@ class Shaw(Relative):
         check_places(query, query_places, "query_places")
         products = query @ self.keys.to(query.dtype).mT / head_dim**0.5
         # In float32 at least: a GPU adds up the gather's gradient, a number for each key, in the products' own dtype.
-        found = of_distance(products.to(working(query.dtype)), between(query_places, key_places), self.max_distance)
+        found = of_distance(
+            products.to(accumulation_dtype(query.dtype)), between(query_places, key_places), self.max_distance
+        )
         return found.to(query.dtype)
 
     def of_weights(
@@ -86,7 +89,7 @@ class Shaw(Relative):
         check_places(weights, query_places, "query_places")
         check_places(weights.mT, key_places, "key_places")
         columns = between(query_places, key_places).clamp(-self.max_distance, self.max_distance) + self.max_distance
-        shares = weights.new_zeros((*weights.shape[:-1], self.values.shape[0]), dtype=working(weights.dtype))
+        shares = weights.new_zeros((*weights.shape[:-1], self.values.shape[0]), dtype=accumulation_dtype(weights.dtype))
         shares = shares.scatter_add(-1, columns.expand(weights.shape), weights.to(shares.dtype))
         return shares.to(weights.dtype) @ self.values.to(weights.dtype)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from regard._kernels.dtypes import accumulation_dtype
 from regard.errors import ArgumentError
-from regard.positions._relative import Relative, between, check_heads, check_places, of_distance, working
+from regard.positions._relative import Relative, between, check_heads, check_places, of_distance
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -86,7 +87,7 @@ class T5Bias(Relative):
         check_heads(query, self.num_heads, "T5Bias")
         check_places(query, query_places, "query_places")
         # In float32 at least: a GPU adds up the gather's gradient, a number for each key, in the table's own dtype.
-        table = self.weight.to(working(self.weight.dtype))[self._bucket_of].mT.unsqueeze(-2)
+        table = self.weight.to(accumulation_dtype(self.weight.dtype))[self._bucket_of].mT.unsqueeze(-2)
         bias = of_distance(table, between(query_places, key_places), self.max_distance).to(query.dtype)
         return bias.unsqueeze(0) if query.dim() > 3 and bias.dim() == 3 else bias
 

@@ -17,7 +17,7 @@ from regard._kernels.dtypes import accumulation_dtype
 from regard._kernels.mask_parts import MaskParts
 from regard._kernels.statistics.from_weights import WeightBlock, accumulate
 from regard._kernels.statistics.request import StatisticsRequest
-from regard._kernels.triton import loops as triton_loops
+from regard._kernels.triton import loops
 from regard._kernels.triton.loops import PreparedInputs
 
 __all__ = ["Inputs", "backward", "forward", "statistics"]
@@ -61,7 +61,7 @@ def forward(inputs: Inputs, seed: Tensor | None, dropout_p: float) -> tuple[Tens
     grid = (L * heads, triton.cdiv(queries, BM), max(1, triton.cdiv(values, BE)))
     with _device_of(output):
         prepared = _prepare(inputs)
-        triton_loops.attend[grid](
+        loops.attend[grid](
             prepared, output, logsumexp, *_drop(seed, dropout_p), BM=BM, BN=_block(keys), BE=BE,
             num_warps=8 if BE > 64 else 4, num_stages=1,
         )  # fmt: skip
@@ -84,7 +84,7 @@ def backward(
         BM, BN, BE = _block(queries), _block(keys), min(_power(dv.shape[-1]), 32)
         grads = (dq, dk, dv, dw, dbias, _strides(dbias, inputs.shape))
         with _device_of(grad_output):
-            triton_loops.pull[L * heads, triton.cdiv(keys, BN)](
+            loops.pull[L * heads, triton.cdiv(keys, BN)](
                 _prepare(inputs), grad_output, delta, logsumexp, *grads, *_drop(seed, dropout_p),
                 BM=BM, BN=BN, BE=BE, num_stages=1,
             )  # fmt: skip
@@ -122,7 +122,7 @@ def _weight_blocks(inputs: Inputs, logsumexp: Tensor, most: int) -> Iterator[Wei
                 size = (min(together, L * heads - head), min(count, queries - row))
                 weights = logsumexp.new_empty(*size, keys)
                 grid = (size[0], triton.cdiv(size[1], BM), triton.cdiv(keys, BN))
-                triton_loops.weigh[grid](prepared, logsumexp, weights, head, row, size[1], BM=BM, BN=BN)
+                loops.weigh[grid](prepared, logsumexp, weights, head, row, size[1], BM=BM, BN=BN)
                 yield WeightBlock(head, row, 0, weights)
 
 
@@ -171,11 +171,11 @@ def _prepare(inputs: Inputs) -> PreparedInputs:
 
 
 def _powers(rows: Tensor, shift: Tensor, direct: Tensor, sign: int, padded: int, dtype: torch.dtype) -> Tensor:
-    """See `triton_loops.powers`."""
+    """See `loops.powers`."""
     L, heads, length, H = rows.shape
     out = rows.new_empty(L * heads, padded, length, dtype=dtype)
     BT, BH = min(64, _power(length)), 32
-    triton_loops.powers[L * heads, triton.cdiv(length, BT), triton.cdiv(padded, BH)](
+    loops.powers[L * heads, triton.cdiv(length, BT), triton.cdiv(padded, BH)](
         rows, rows.stride(), shift, direct, out, heads, length, H, padded, SIGN=sign, BT=BT, BH=BH
     )
     return out

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard._kernels.dtypes import accumulation_dtype
 from regard.functional.checks import autocast_dtype
 from regard.functional.mask import Mask
 from regard.functional.masks import causal, dense
@@ -184,7 +185,7 @@ def _stack(tensors: list[Tensor]) -> Tensor:
 def _inputs(call: AttentionCall) -> AttentionInputs:
     """Return the inputs of a call on the CPU, in float32 or wider; copies, as models overwrite query and key."""
     lower = autocast_dtype(call.query) or call.query.dtype  # in which the model computes
-    wide = torch.promote_types(lower, torch.float32)
+    wide = accumulation_dtype(lower)
 
     def here(tensor: Tensor) -> Tensor:
         return tensor.detach().to(lower).to("cpu", wide)
