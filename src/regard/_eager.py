@@ -1,6 +1,6 @@
 """Whether code runs eagerly: not compiled, traced or transformed. Only this module reads torch's private state for it.
 
-Eager code may read values to branch on, and may hand an array to a loop that torch knows nothing of.
+Eager code may read values to branch on, and may hand an array to a loop outside of torch.
 """
 
 from __future__ import annotations

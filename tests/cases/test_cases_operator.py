@@ -48,11 +48,11 @@ def test_m1_an_example_of_nothing_but_padding(score: Callable[[], Score], dropou
                 dropout_p=dropout_p,
                 observe=observe,
             )
-            output, seen = output if observe else (output, None)
+            output, statistics = output if observe else (output, None)
             results.append(torch.autograd.grad(output[0].square().sum(), (query, key, value)))
             if batch == 2:
                 assert not output[1].any()
-                assert seen is None or not seen.weights[1].any()
+                assert statistics is None or not statistics.weights[1].any()
     if dropout_p:  # the two batches draw other dropout
         assert all(gradient.isfinite().all() for gradient in results[0])
     else:
@@ -125,8 +125,8 @@ def test_m4_causal_on_every_path(impl: str, axes: int) -> None:
     padded = below.clone()
     padded[:, 1] = False
     for mask, expected in ((causal(), below), (causal() & padding(keep), padded)):
-        _, seen = attention(query, key, value, mask=mask, impl=impl, observe=Observe(weights=True))
-        assert torch.equal(seen.weights > 0, expected.expand_as(seen.weights))
+        _, statistics = attention(query, key, value, mask=mask, impl=impl, observe=Observe(weights=True))
+        assert torch.equal(statistics.weights > 0, expected.expand_as(statistics.weights))
         torch.manual_seed(1)
         before = attention(query, key, value, mask=mask, impl=impl, dropout_p=0.5)
         torch.manual_seed(1)
@@ -144,12 +144,12 @@ def test_n1_masks_are_combined_as_booleans_in_every_dtype(impl: str, dtype: torc
     query, key, value = (x.detach().to(dtype) for x in inputs(2, 1, 4, 4))
     keep = torch.tensor([[False, False, True, True], [True, True, True, True]])
     mask = causal() & padding(keep)
-    output, seen = attention(query, key, value, mask=mask, impl=impl, observe=Observe(weights=True))
-    allowed = mask.allowed(seen.weights.shape)
+    output, statistics = attention(query, key, value, mask=mask, impl=impl, observe=Observe(weights=True))
+    allowed = mask.allowed(statistics.weights.shape)
     assert output.isfinite().all()
     assert not output[0, 0, :2].any()
-    assert not seen.weights[~allowed].any()
-    assert (seen.weights[allowed] > 0).all()
+    assert not statistics.weights[~allowed].any()
+    assert (statistics.weights[allowed] > 0).all()
     lowest = torch.full((1, 1, 4, 4), torch.finfo(dtype).min, dtype=dtype)  # as some fill instead of masking
     biased = attention(query, key, value, bias=lowest, mask=mask, impl=impl)
     assert biased.isfinite().all()
@@ -170,9 +170,9 @@ def test_d1_dropout_of_one_gives_zeros_and_of_nothing_gives_the_same_twice(impl:
 def test_d2_weights_are_probabilities_before_dropout(impl: str) -> None:
     query, key, value = inputs(2, 3, 5, 4)
     torch.manual_seed(1)
-    output, seen = attention(query, key, value, impl=impl, dropout_p=0.5, observe=Observe(weights=True))
-    torch.testing.assert_close(seen.weights.sum(-1), torch.ones(2, 3, 5))
-    assert not torch.allclose(output, seen.weights @ value)
+    output, statistics = attention(query, key, value, impl=impl, dropout_p=0.5, observe=Observe(weights=True))
+    torch.testing.assert_close(statistics.weights.sum(-1), torch.ones(2, 3, 5))
+    assert not torch.allclose(output, statistics.weights @ value)
 
 
 @pytest.mark.parametrize("impl", IMPLS)
@@ -187,19 +187,19 @@ def test_d2_dropout_keeps_the_mean(impl: str) -> None:
 @pytest.mark.parametrize("impl", IMPLS)
 def test_a1_bool_masks_under_autocast_and_no_others(impl: str) -> None:
     query, key, value = (x.detach() for x in inputs(2, 3, 5, 4))
-    seen = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+    allowed = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = attention(query, key, value, mask=seen, impl=impl)
+        output = attention(query, key, value, mask=allowed, impl=impl)
         assert output.dtype == torch.bfloat16
         torch.testing.assert_close(
             output.float(),
-            attention(*(x.double() for x in (query, key, value)), mask=seen).float(),
+            attention(*(x.double() for x in (query, key, value)), mask=allowed).float(),
             atol=0.03,
             rtol=0.03,
         )
         for dtype in (torch.float16, torch.float32, torch.int64):
             with pytest.raises(ArgumentError, match=r"bias=|\.bool\(\)"):
-                attention(query, key, value, mask=seen.to(dtype), impl=impl)
+                attention(query, key, value, mask=allowed.to(dtype), impl=impl)
 
 
 def test_e1_a_fused_kernel_says_which_switch_to_use() -> None:

@@ -19,9 +19,9 @@ ONE, EACH = torch.randn(7), torch.randn(3, 7)
 
 
 def weights(score: Score, query: torch.Tensor = QUERY, key: torch.Tensor = KEY) -> torch.Tensor:
-    _, seen = attention(query, key, key, score=score, observe=Observe(weights=True))
-    assert seen.weights is not None
-    return seen.weights
+    _, statistics = attention(query, key, key, score=score, observe=Observe(weights=True))
+    assert statistics.weights is not None
+    return statistics.weights
 
 
 FORMULAS = {

@@ -23,12 +23,18 @@ def test_empty_rows_are_zero_with_zero_statistics_and_gradients(call: Call, drop
     assert not output[empty].any()
     assert all(gradient.isfinite().all() for gradient in of_inputs)
     assert not of_inputs[0][empty].any()
-    _, seen = call.run(observe=Observe(weights=True, entropy=True, max=True, position=True, received=True, top=1))
-    for statistic in (seen.weights, seen.entropy, seen.max, seen.position, seen.top.weights):
+    _, statistics = call.run(observe=Observe(weights=True, entropy=True, max=True, position=True, received=True, top=1))
+    for statistic in (
+        statistics.weights,
+        statistics.entropy,
+        statistics.max,
+        statistics.position,
+        statistics.top.weights,
+    ):
         assert not statistic[empty].any()
-    assert (seen.top.keys[empty] == -1).all()
-    assert seen.received.isfinite().all()
-    assert not seen.weights[~call.allowed].any()
+    assert (statistics.top.keys[empty] == -1).all()
+    assert statistics.received.isfinite().all()
+    assert not statistics.weights[~call.allowed].any()
 
 
 @given(calls(masks=["none"], biases=["none"], ranks=(4,), shapes=[s for s in SHAPES if s[0] > 1]))
@@ -54,11 +60,13 @@ def test_without_queries_or_keys(call: Call) -> None:
     assert output.shape == (*call.query.shape[:-1], call.value.shape[-1])
     assert not output.any() or call.shape[-1]
     assert all(gradient.isfinite().all() for gradient in of_inputs)
-    output, seen = call.run(observe=Observe(weights=True, entropy=True, max=True, position=True, received=True, top=2))
-    assert seen.weights.shape == call.shape
-    assert seen.max.shape == seen.entropy.shape == seen.position.shape == call.shape[:-1]
-    assert seen.received.shape == (*call.shape[:-2], call.shape[-1])
-    assert seen.top.keys.shape == (*call.shape[:-1], min(2, call.shape[-1]))
+    output, statistics = call.run(
+        observe=Observe(weights=True, entropy=True, max=True, position=True, received=True, top=2)
+    )
+    assert statistics.weights.shape == call.shape
+    assert statistics.max.shape == statistics.entropy.shape == statistics.position.shape == call.shape[:-1]
+    assert statistics.received.shape == (*call.shape[:-2], call.shape[-1])
+    assert statistics.top.keys.shape == (*call.shape[:-1], min(2, call.shape[-1]))
 
 
 def test_a_bias_of_minus_infinity_masks() -> None:

@@ -29,17 +29,17 @@ def test_the_future_changes_nothing(call: Call, junk: float, time: int, dropout_
         call, **{n: getattr(call, n).masked_fill(later[:, None], junk) for n in ("query", "key", "value")}
     )
     of_output = fixed_like(call.run()).masked_fill(later[:, None], 0.0)
-    what = Observe(weights=True, entropy=True, logsumexp=True)
+    observe = Observe(weights=True, entropy=True, logsumexp=True)
     torch.manual_seed(1)
-    before, of_before = gradients(call, of_output, dropout_p=dropout_p, observe=what)
+    before, of_before = gradients(call, of_output, dropout_p=dropout_p, observe=observe)
     torch.manual_seed(1)
-    after, of_after = gradients(changed, of_output, dropout_p=dropout_p, observe=what)
+    after, of_after = gradients(changed, of_output, dropout_p=dropout_p, observe=observe)
     torch.testing.assert_close(after[..., : time + 1, :], before[..., : time + 1, :])
     for a, b in zip(of_after, of_before, strict=True):
         torch.testing.assert_close(a, b)
-    seen, seen_after = call.run(observe=what)[1], changed.run(observe=what)[1]
+    before, after = call.run(observe=observe)[1], changed.run(observe=observe)[1]
     for name in ("weights", "entropy", "logsumexp"):
-        a, b = getattr(seen_after, name), getattr(seen, name)
+        a, b = getattr(after, name), getattr(before, name)
         rows = slice(0, time + 1)
         torch.testing.assert_close(*((x[..., rows, :] if name == "weights" else x[..., rows]) for x in (a, b)))
 

@@ -22,20 +22,20 @@ def test_permuting_the_keys(call: Call) -> None:
         mask=regard.dense(call.allowed[..., order]),
         bias=None if call.bias is None else call.bias.expand(call.shape)[..., order],
     )
-    what = Observe(weights=True, received=True, entropy=True)
-    output, seen = call.run(observe=what)
-    again, permuted_seen = permuted.run(observe=what)
+    observe = Observe(weights=True, received=True, entropy=True)
+    output, statistics = call.run(observe=observe)
+    again, permuted_statistics = permuted.run(observe=observe)
     torch.testing.assert_close(again, output)
-    torch.testing.assert_close(permuted_seen.weights, seen.weights[..., order])
-    torch.testing.assert_close(permuted_seen.received, seen.received[..., order])
-    torch.testing.assert_close(permuted_seen.entropy, seen.entropy)
+    torch.testing.assert_close(permuted_statistics.weights, statistics.weights[..., order])
+    torch.testing.assert_close(permuted_statistics.received, statistics.received[..., order])
+    torch.testing.assert_close(permuted_statistics.entropy, statistics.entropy)
 
 
 @given(calls())
 def test_rows_of_weights_sum_to_one_or_zero(call: Call) -> None:
-    _, seen = call.run(observe=Observe(weights=True))
-    torch.testing.assert_close(seen.weights.sum(-1), call.allowed.any(-1).float())
-    assert (seen.weights >= 0).all()
+    _, statistics = call.run(observe=Observe(weights=True))
+    torch.testing.assert_close(statistics.weights.sum(-1), call.allowed.any(-1).float())
+    assert (statistics.weights >= 0).all()
 
 
 @given(calls())

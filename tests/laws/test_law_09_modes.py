@@ -101,10 +101,10 @@ class Both(torch.nn.Module):
     def forward(self, query: Tensor, key: Tensor, keep: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         mask = causal() & padding(keep)
         dot = regard.attention(query, key, key, mask=mask)
-        additive, seen = regard.attention(
+        additive, statistics = regard.attention(
             query, key, key, score=Additive(weight), mask=mask, observe=Observe(entropy=True, top=2)
         )
-        return dot, additive, seen.entropy
+        return dot, additive, statistics.entropy
 
 
 def arguments(B: int, Tq: int, Tk: int, junk: float = 0.0) -> tuple[Tensor, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard._kernels.dropout import dropout
-from regard._kernels.dtypes import accumulation_dtype
+from regard._kernels.dtypes import widen
 
 __all__ = ["Attended", "attend", "dot_scores", "dot_weights_in_place", "weights_and_scores"]
 
@@ -47,14 +47,14 @@ def attend(
     """
     weights, masked = weights_and_scores(query, key, bias, allowed, scores=scores)
     kept = dropout(weights, dropout_p, by_numba=dropout_by_numba)
-    return Attended(_mix(kept, _widen(value)).to(value.dtype), weights, masked)
+    return Attended(_mix(kept, widen(value)).to(value.dtype), weights, masked)
 
 
 def weights_and_scores(
     query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scores: ScoreMatrix
 ) -> tuple[Tensor, Tensor]:
     """Return the weights, and the scores with -inf where masked."""
-    masked = scores(_widen(query), _widen(key))
+    masked = scores(widen(query), widen(key))
     if bias is not None:
         masked = masked + bias
     if allowed is not None:
@@ -66,7 +66,7 @@ def dot_weights_in_place(
     query: Tensor, key: Tensor, bias: Tensor | None, allowed: Tensor | None, *, scale: float, logsumexp: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the weights of dot products, in the memory of their scores, and the logsumexp of each row if requested."""
-    scores = dot_scores(_widen(query), _widen(key), scale)
+    scores = dot_scores(widen(query), widen(key), scale)
     if bias is not None:
         scores += bias
     if allowed is not None:
@@ -95,7 +95,3 @@ def _by_key_head(rows: Tensor, keys: Tensor) -> Tensor:
         group = rows.shape[-3] // keys.shape[-3]
         rows = rows.reshape(*rows.shape[:-3], keys.shape[-3], group * rows.shape[-2], rows.shape[-1])
     return rows.flatten(0, -3)
-
-
-def _widen(tensor: Tensor) -> Tensor:
-    return tensor.to(accumulation_dtype(tensor.dtype))

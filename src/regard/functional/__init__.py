@@ -1,4 +1,4 @@
-"""The operator and what it is called with: score functions, masks, and what to observe."""
+"""The operator `attention`, its score functions and masks, and the statistics of its weights."""
 
 from __future__ import annotations
 

@@ -68,16 +68,16 @@ def attention(
     observe: Observe | None = None,
     impl: Impl = "auto",
 ) -> Tensor | tuple[Tensor, Observation]:
-    """Return the weighted mean of the values for each query, with weights from how well query and keys agree.
+    """Return for each query the mean of the values, weighted by how well the query matches each key.
 
     output_i = sum_j P_ij v_j,  P_i = softmax_j(score(q_i, k_j) + bias_ij) over the keys j that i may attend to
     (Bahdanau et al. 2015, equations 5 and 6; Vaswani et al. 2017, equation 1).
 
     Shapes: query (..., Hq, Tq, E), key (..., Hkv, Tk, E), value (..., Hkv, Tk, Ev), output (..., Hq, Tq, Ev), leading
-    axes equal. Hq is a multiple of Hkv, and each key head serves Hq/Hkv query heads that stand side by side. Without
-    heads: (Tq, E), (Tk, E), (Tk, Ev). All have one floating dtype; half precision accumulates in float32.
+    axes equal. Hq is a multiple of Hkv, and each key head serves Hq/Hkv consecutive query heads. Without heads:
+    (Tq, E), (Tk, E), (Tk, Ev). All have one floating dtype; half precision accumulates in float32.
 
-    - ``score``: `ScaledDot` (the default), `Dot`, `General` or `Additive`.
+    - ``score``: `ScaledDot` (the default), `Dot`, `General`, `Additive`, or a subclass of `regard.functional.Score`.
     - ``mask``: `causal`, `window`, `padding`, `dense`, composed by ``&``, or a bool tensor of the query's rank with
       sizes 1 or equal. True = may attend. A query that may attend to nothing gives 0. Masked keys have no influence.
     - ``bias``: added to the scores, of the query's rank and dtype, sizes 1 or equal; -inf masks.
@@ -85,8 +85,9 @@ def attention(
     - ``observe``: the statistics to compute, an `Observe`; then ``(output, Observation)`` is returned.
     - ``impl``: "auto", or "reference", "sdpa", "cpu" or "triton", which never fall back to another. See `explain_impl`.
 
-    Raises ArgumentError for arguments that do not fit together, UnsupportedError where the named ``impl`` cannot serve.
+    Raises ArgumentError for arguments that do not fit together, UnsupportedError if the named ``impl`` cannot serve.
 
+    >>> import torch
     >>> from regard import Observe, attention
     >>> query, key = torch.tensor([[1.0, 2.0], [1.0, 1.0]]), torch.eye(2)
     >>> output, statistics = attention(query, key, key, observe=Observe(weights=True))
@@ -133,11 +134,11 @@ def _attend(call: PreparedCall) -> tuple[Tensor, Observation | None]:
     if call.kernel in ("cpu", "triton"):
         return additive.attend(call)
     compute = _by_sdpa if call.kernel == "sdpa" else _by_reference
-    # What masked NaN and inf do to an output can be seen in it, but not what they do to gradients and statistics.
+    # The effect of masked NaN and inf on an output shows in it; that on gradients and statistics does not.
     assume_finite = call.observe is None and not call.dropout_p and not call.wants_gradient()
     safe = make_safe(call, assume_finite=assume_finite)
     output, statistics = compute(call, safe)
-    if safe.assumed_finite and not math.isfinite(output.sum().item()):  # a sum is the quickest look at all numbers
+    if safe.assumed_finite and not math.isfinite(output.sum().item()):  # a sum is the quickest check of all numbers
         safe = make_safe(call, assume_finite=False)
         output, statistics = compute(call, safe)
     return safe.restore_rows(output), statistics
@@ -182,6 +183,7 @@ def explain_impl(
 ) -> str:
     """Return which kernel `attention` takes for the same arguments, and why not the others, a line for each.
 
+    >>> import torch
     >>> from regard import Additive, explain_impl
     >>> query = torch.zeros(2, 3)
     >>> print(explain_impl(query, query, query, score=Additive(torch.ones(3))))

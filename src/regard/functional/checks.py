@@ -1,4 +1,4 @@
-"""What the operator's arguments must be, and the one line that says so."""
+"""Argument checks of `attention`: each raises ArgumentError with one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["autocast_dtype", "check_arguments", "check_bias", "check_observe"]
 
 
 def autocast_dtype(query: Tensor) -> torch.dtype | None:
-    """The dtype to which autocast casts the inputs; None outside autocast, and for float64, which it leaves alone."""
+    """Return the dtype to which autocast casts the inputs; None outside autocast, and for float64, which it keeps."""
     kind = query.device.type
     if query.dtype == torch.float64 or kind == "meta" or not torch.is_autocast_enabled(kind):
         return None
@@ -34,7 +34,7 @@ def check_arguments(
     dropout_p: float,
     observe: Observe | None,
 ) -> tuple[tuple[int, ...], Mask | None]:
-    """The shape (..., Hq, Tq, Tk) of the scores and the mask as an object, or an ArgumentError."""
+    """Check all arguments, and return the shape (..., Hq, Tq, Tk) of the scores and the mask as a `Mask`."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise ArgumentError(f"{name} must be a tensor, got {type(tensor).__name__}")
@@ -50,7 +50,7 @@ def check_arguments(
     if bias is not None:
         check_bias(bias, shape)
     others = (key, value, *score.tensors()) if bias is None else (key, value, *score.tensors(), bias)
-    _check_kinds(query, others)
+    _check_dtypes_and_devices(query, others)
     if not 0.0 <= dropout_p <= 1.0:
         raise ArgumentError(f"dropout_p must be a probability within 0..1, got {dropout_p}")
     if observe is not None:
@@ -59,7 +59,7 @@ def check_arguments(
 
 
 def check_observe(observe: Observe, shape: Sequence[int]) -> None:
-    """Refuse what is no `Observe`, or cannot be told of scores of this shape."""
+    """Check that ``observe`` is an `Observe` whose statistics scores of this shape have."""
     if not isinstance(observe, Observe):
         raise ArgumentError(f"observe must be an Observe such as Observe(entropy=True), got {observe!r}")
     observe.check(shape)
@@ -97,11 +97,11 @@ def _shape_fault(q: torch.Size, k: torch.Size, v: torch.Size) -> str:
     return f"the query's heads (third axis from the end) must be a multiple of the key's, {got}"
 
 
-def _check_kinds(query: Tensor, others: tuple[Tensor, ...]) -> None:
-    """One floating dtype (any, under autocast, which casts them) and one device."""
+def _check_dtypes_and_devices(query: Tensor, others: tuple[Tensor, ...]) -> None:
+    """Check that there is one floating dtype (any under autocast, which casts them) and one device."""
     dtype, device = query.dtype, query.device
     if not dtype.is_floating_point:
-        raise ArgumentError(f"query must be of a floating dtype, got {dtype}")
+        raise ArgumentError(f"query must have a floating dtype, got {dtype}")
     for other in others:
         if other.device != device:
             raise ArgumentError(f"all tensors must be on one device, got {device} (query) and {other.device}")
@@ -113,11 +113,11 @@ def _check_kinds(query: Tensor, others: tuple[Tensor, ...]) -> None:
 
 
 def check_bias(bias: Tensor, shape: Sequence[int]) -> None:
-    """Refuse what cannot be added to scores of this shape as it is."""
+    """Check that ``bias`` can be added to scores of this shape."""
     if not isinstance(bias, Tensor):
         raise ArgumentError(f"bias must be a tensor, got {type(bias).__name__}")
     if not bias.is_floating_point():
-        raise ArgumentError(f"bias is added to the scores and must be floating, got {bias.dtype}: a bool is a mask=")
+        raise ArgumentError(f"bias must be floating, to be added to the scores, got {bias.dtype}: pass a bool as mask=")
     if bias.ndim != len(shape) or any(size not in (1, full) for size, full in zip(bias.shape, shape, strict=True)):
         raise ArgumentError(
             f"bias must have the query's {len(shape)} axes, {tuple(shape)} with sizes 1 or equal, "

@@ -1,4 +1,4 @@
-"""Which kernel serves a call, and why not the others."""
+"""Choice of the kernel for a call, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ABOUT = {
     "cpu": "a kernel for additive scores, in linear memory",
     "triton": "a kernel for additive scores on a GPU, in linear memory",
 }
-# Where the formula is quicker than torch's fused kernel on a CPU, measured: heads of up to so many weights, and weights
-# in all between the number that is worth some more calls and the one that is worth not to be built.
+# Sizes at which the formula was measured to be quicker than torch's fused kernel on a CPU: at most so many weights in a
+# head, and in all from the number that outweighs a few more calls to the number that costs too much memory.
 _HEAD, _CALLS, _BUILT = 2**14, 2**14, 2**20
 _ADDITIVE = ("additive", "additive scores")
 _COMPUTES = {"sdpa": ("dot", "dot products"), "cpu": _ADDITIVE, "triton": _ADDITIVE}
@@ -37,7 +37,7 @@ _HAS_TRITON, _INTERPRETS = find_spec("triton") is not None, os.environ.get("TRIT
 
 
 def choose(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
-    """Return the kernel that serves a call; raise UnsupportedError where the named one cannot."""
+    """Return the kernel that serves a call; raise UnsupportedError if the named one cannot."""
     if impl not in ("auto", *_ABOUT):
         raise ArgumentError(f"impl must be one of {('auto', *_ABOUT)}, got {impl!r}")
     if impl == "reference":
@@ -73,7 +73,7 @@ def explain(impl: str, taken: str, score: Score, query: Tensor, key: Tensor, dro
 
 
 def _why_reference(score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
-    """Why the reference is the quickest on a CPU; empty where it is not, or where a graph must serve all sizes."""
+    """Return why the reference is the quickest on a CPU; empty if it is not, or if a graph must serve all sizes."""
     if score.form != "dot" or torch.compiler.is_compiling():
         return ""
     if not query.is_cpu or query.dtype not in (torch.float32, torch.float64):
@@ -85,7 +85,7 @@ def _why_reference(score: Score, query: Tensor, key: Tensor, dropout_p: float) -
 
 
 def _why_not(kernel: str, score: Score, query: Tensor, *, interprets: bool = False) -> str:
-    """Why a fused kernel cannot serve; empty where it can. ``interprets``: Triton may interpret it on the CPU."""
+    """Return why a fused kernel cannot serve, or ""; with ``interprets`` Triton may run it on the CPU."""
     form, scores = _COMPUTES[kernel]
     if score.form != form:
         return f"it computes {scores}; {type(score).__name__} is not one"

@@ -127,6 +127,6 @@ def _check_bool(name: str, tensor: object) -> None:
     if not isinstance(tensor, Tensor):
         raise ArgumentError(f"{name} must be a bool tensor, got {type(tensor).__name__}")
     if tensor.is_floating_point():
-        raise ArgumentError(f"{name} must be bool (True = may attend), got {tensor.dtype}: pass what is added as bias=")
+        raise ArgumentError(f"{name} must be bool (True = may attend), got {tensor.dtype}: pass scores to add as bias=")
     if tensor.dtype != torch.bool:
         raise ArgumentError(f"{name} must be bool (True = may attend), got {tensor.dtype}: use .bool()")

@@ -48,8 +48,8 @@ class SafeInputs(NamedTuple):
 def make_safe(call: PreparedCall, *, assume_finite: bool) -> SafeInputs:
     """Return the inputs of a call as a kernel can take them.
 
-    With ``assume_finite``, where values can be read, the inputs are taken to be finite: whatever masked NaN or inf does
-    to an output (not to gradients) can be seen in it, and checking the output alone is a third of the work.
+    With ``assume_finite``, where values can be read, the inputs are taken to be finite: the effect of
+    masked NaN or inf on an output (not on gradients) shows in it, and checking the output alone is a third of the work.
     """
     query, key, value, bias, shape = call.query, call.key, call.value, call.bias, call.shape
     if call.mask is None and bias is None:

@@ -153,7 +153,8 @@ _NAMES = tuple(field.name for field in fields(Observation))
 
 def request_of(observe: Observe, keys: int) -> StatisticsRequest:
     """Return the request for kernels that compute statistics over ``keys`` keys."""
-    names = [name for name in _NAMES if _is_asked(getattr(observe, name))]
+    values = ((name, getattr(observe, name)) for name in _NAMES)
+    names = [name for name, value in values if value is True or _is_asked(value)]
     if observe.top is not None:
         names.append("keys")
     received = observe.received if isinstance(observe.received, Tensor) else None
@@ -162,15 +163,20 @@ def request_of(observe: Observe, keys: int) -> StatisticsRequest:
 
 
 def _is_asked(value: object) -> bool:
-    return isinstance(value, Tensor | Sequence) or bool(value)
+    return value is not None and value is not False and (isinstance(value, Tensor | Sequence) or bool(value))
 
 
 def observation_of(request: StatisticsRequest, answers: Sequence[Tensor], shape: Sequence[int]) -> Observation:
     """Return a kernel's answers as an observation of scores of this shape (..., Tq, Tk)."""
     sizes = request.sizes(*shape[-2:])
-    found: dict[str, Any] = {
-        name: answer.view(*shape[:-2], *sizes[name]) for name, answer in zip(request.names, answers, strict=True)
-    }
+    names = request.names
+    return _observation(
+        names, [answer.view(*shape[:-2], *sizes[name]) for name, answer in zip(names, answers, strict=True)]
+    )
+
+
+def _observation(names: Sequence[str], answers: Sequence[Tensor]) -> Observation:
+    found: dict[str, Any] = dict(zip(names, answers, strict=True))
     if "top" in found:
         found["top"] = Top(found["top"], found.pop("keys"))
     return Observation(**found)
@@ -183,5 +189,7 @@ def statistics_of_weights(
 
     Without ``logsumexp`` the answer has none either.
     """
-    request = request_of(observe if logsumexp is not None else replace(observe, logsumexp=False), weights.shape[-1])
-    return observation_of(request, from_weights.of_matrix(weights, logsumexp, hidden, request), weights.shape)
+    if observe.logsumexp and logsumexp is None:
+        observe = replace(observe, logsumexp=False)
+    request = request_of(observe, weights.shape[-1])
+    return _observation(request.names, from_weights.of_matrix(weights, logsumexp, hidden, request))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALED_DOT", "PreparedCall", "prepare"]
 
-SCALED_DOT = ScaledDot()  # the score of a call that names none
+SCALED_DOT = ScaledDot()  # the default
 Result = TypeVar("Result")
 
 

@@ -20,7 +20,7 @@ __all__ = ["is_watched", "report_attention"]
 
 
 def is_watched() -> bool:
-    """Return whether a mode is active, which may want to receive a call. Compiled graphs have none."""
+    """Return whether a mode is active, to which calls are reported. Compiled graphs have none."""
     return not torch.compiler.is_compiling() and bool(torch._C._is_torch_function_mode_enabled())
 
 

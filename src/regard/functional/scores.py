@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from regard._kernels.dtypes import widen
 from regard._kernels.reference import dot_scores
 from regard.errors import ArgumentError
 
@@ -39,7 +40,7 @@ class Score:
     torch.Size([2, 3])
     """
 
-    #: The name by which layers, configs and commands know the score, if they do.
+    #: The name of the score in layers, configs and commands, if it has one.
     name: ClassVar[str]
     #: "dot" for scale * q'.k, where q' depends on the query alone; "additive" for w.tanh(q + k); None for all others.
     form: ClassVar[Literal["dot", "additive"] | None] = None
@@ -201,7 +202,7 @@ class Additive(_Weighted):
     """Additive score: ``score(q, k) = w . tanh(q + k)`` (Bahdanau et al. 2015, appendix A.1.2).
 
     The paper's v_a, W_a s and U_a h are here weight, query and key: the projections are applied already, so that
-    those of the keys happen once a sentence. Weight (H,), or (heads, H) with a vector for each of the query's heads.
+    those of the keys happen once per sentence. Weight (H,), or (heads, H) with a vector for each of the query's heads.
 
     >>> Additive(torch.ones(2)).matrix(torch.tensor([[1.0, 2.0]]), torch.tensor([[-1.0, -2.0], [1.0, 0.0]]))
     tensor([[0.0000, 1.9281]])
@@ -212,7 +213,7 @@ class Additive(_Weighted):
     axes = "(H,) or (heads, H)"
 
     def matrix(self, query: Tensor, key: Tensor) -> Tensor:
-        weight = self.weight.to(query.dtype)
+        weight = widen(self.weight)
         # In place: adding keeps nothing for its backward pass, so the largest tensor here exists once.
         hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()
         if weight.ndim == 1:

@@ -57,11 +57,12 @@ def of_matrix(
         answers["position"] = _position(weights, 0)
     if "max" in names:
         answers["max"] = weights.amax(-1) if keys else weights.new_zeros(weights.shape[:-1])
-    places = torch.arange(keys - queries, keys, device=weights.device)
-    if "distance" in names:
-        answers["distance"] = (weights * _distances(places, keys)).sum(-1)
-    if "offsets" in names:
-        answers["offsets"] = _at_offsets(weights, places, request.offsets)
+    if "distance" in names or "offsets" in names:
+        places = torch.arange(keys - queries, keys, device=weights.device)
+        if "distance" in names:
+            answers["distance"] = (weights * _distances(places, keys)).sum(-1)
+        if "offsets" in names:
+            answers["offsets"] = _at_offsets(weights, places, request.offsets)
     return [answers[name] for name in names]
 
 
