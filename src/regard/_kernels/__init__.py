@@ -1,1 +1,1 @@
-"""Kernels: the reference, which is the oracle of all others, and those that are fast. They never import each other."""
+"""Kernels of attention: the reference, the oracle of all others, and the fast ones. They never import each other."""

@@ -108,11 +108,11 @@ def _additive_backward(
     inputs = prepare(query, key, value, score_vector, bias, mask)
     shape = (*inputs.query.shape[:2], value.shape[-1])
     grad_output = grad_output.detach().to(inputs.value.dtype).contiguous().view(shape)
-    found = cpu.backward(inputs, grad_output, saved.detach(), bias, DropoutMask.of(dropout_p, seed))
-    grad_vector = found.score_vector.view(-1, *score_vector.shape).sum(0)
-    grad_bias = grad_output.new_empty(0) if found.bias is None else found.bias
-    grad_key, grad_value = _sum_groups(found.key, key), _sum_groups(found.value, value)
-    grads = (found.query.view(query.shape), grad_key, grad_value, grad_vector, grad_bias)
+    made = cpu.backward(inputs, grad_output, saved.detach(), bias, DropoutMask.of(dropout_p, seed))
+    grad_vector = made.score_vector.view(-1, *score_vector.shape).sum(0)
+    grad_bias = grad_output.new_empty(0) if made.bias is None else made.bias
+    grad_key, grad_value = _sum_groups(made.key, key), _sum_groups(made.value, value)
+    grads = (made.query.view(query.shape), grad_key, grad_value, grad_vector, grad_bias)
     # Compiled code counts on the layout that the fake has.
     grad_query, grad_key, grad_value, grad_vector, grad_bias = (grad.to(query.dtype).contiguous() for grad in grads)
     return grad_query, grad_key, grad_value, grad_vector.to(score_vector.dtype), grad_bias
@@ -168,11 +168,11 @@ class _Additive(torch.autograd.Function):
 
 def _differentiable(*inputs: Any) -> tuple[Tensor, Tensor]:
     if torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs):
-        found: tuple[Tensor, Tensor] = _Additive.apply(*inputs)
-        return found
+        answer: tuple[Tensor, Tensor] = _Additive.apply(*inputs)
+        return answer
     with torch._C._AutoDispatchBelowAutograd():
-        found = additive(*inputs)
-    return found
+        answer = additive(*inputs)
+    return answer
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> None:

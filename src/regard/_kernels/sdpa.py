@@ -33,7 +33,7 @@ def attend(
     if query.shape[-1] != features:
         query, key, value = _one_size(query, key, value)
     grouped = False
-    if query.shape[1] != key.shape[1]:  # asked in this way it is a plain bool, also where sizes are symbols
+    if query.shape[1] != key.shape[1]:  # by a branch, as the comparison is no plain bool where sizes are symbols
         grouped = True
     output = scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout_p, is_causal=causal, scale=scale, enable_gqa=grouped

@@ -82,8 +82,8 @@ class Case(NamedTuple):
         shapes = [(self.B, self.Tq, self.H), (self.B, self.Tk, self.H), (self.B, self.Tk, self.Ev), (self.H,)]
         drawn = [torch.randn(shape, generator=generator, dtype=torch.float32) for shape in shapes]
         drawn[3] /= math.sqrt(self.H)
-        of_output = torch.randn(self.B, self.Tq, self.Ev, generator=generator)
-        return (*(x.to(dtype).requires_grad_() for x in drawn), of_output.to(dtype))
+        grad_output = torch.randn(self.B, self.Tq, self.Ev, generator=generator)
+        return (*(x.to(dtype).requires_grad_() for x in drawn), grad_output.to(dtype))
 
 
 SQUARE = Case("B=4, T=256, H=Ev=128", 4, 256, 256, 128, 128)

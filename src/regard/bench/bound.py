@@ -1,4 +1,4 @@
-"""How far the loops of additive attention are from what the machine's multipliers allow."""
+"""Speed of the loops of additive attention, beside the bound that the machine's multipliers set."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def interleaved(functions: Mapping[str, Callable[[], object]], seconds: float, least: int = 3) -> dict[str, float]:
-    """The median seconds of a call of each function, in turns, for about so many seconds and so many turns at least.
+    """Return the median seconds of a call of each function, called in turns for about ``seconds``, at least ``least``.
 
     Taking turns exposes all of them alike to what else the machine does. A turn is one call, or as many as fit into
     20 ms: what a quick function finds in the caches is then its own doing, not what the one before left there. Each is
@@ -42,7 +42,7 @@ def _timed(function: Callable[[], object]) -> float:
 
 
 def peak_megabytes(function: Callable[[], object]) -> float:
-    """By how much the resident memory of the process peaks above what it was; NaN on a system that cannot tell."""
+    """Return the peak of the process's resident memory above its present size; NaN if the system has no figures."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)  # what is free but kept would hide what is taken

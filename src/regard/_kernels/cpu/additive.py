@@ -105,7 +105,7 @@ def backward(
     key = inputs.key
     if inputs.packed is not None:
         key = torch.from_numpy(inputs.packed.B).view(key.shape[0], -1, key.shape[2], inputs.tile)
-    # What one block adds to, that block fills.
+    # A gradient to which a single block contributes is written by it, not added to.
     new_like = torch.empty_like if 0 < inputs.head_size <= inputs.most else torch.zeros_like
     grads = Gradients(
         torch.zeros_like(inputs.query),

@@ -90,14 +90,14 @@ def _answers(scores: DotScores, request: StatisticsRequest, sums: Told, received
         "keys": lambda: keys,
         "offsets": lambda: offsets,
     }
-    found = {name: formula().view(L, Hq, Tq, -1) for name, formula in formulas.items() if name in request.names}
+    by_name = {name: formula().view(L, Hq, Tq, -1) for name, formula in formulas.items() if name in request.names}
     nan = total.isnan().view(L, Hq, Tq, 1)
     nan = nan if scores.nan_rows is None else nan | scores.nan_rows
-    for name, answer in found.items():
+    for name, answer in by_name.items():
         if name != "keys":
-            answer.masked_fill_(nan & (found["keys"] >= 0) if name == "top" else nan, torch.nan)
+            answer.masked_fill_(nan & (by_name["keys"] >= 0) if name == "top" else nan, torch.nan)
     rows /= total.view(L, Hq, Tq, 1)[:, :, list(request.rows)]
-    found |= {"received": received, "rows": rows}
-    answers = [found[name] for name in request.names]
+    by_name |= {"received": received, "rows": rows}
+    answers = [by_name[name] for name in request.names]
     set_nan(nan, scores, request, answers)
     return answers

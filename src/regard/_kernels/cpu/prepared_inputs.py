@@ -27,7 +27,7 @@ _EMPTY = {torch.uint8: _NO_KEEP[0], torch.float32: np.zeros(1, np.float32), torc
 
 
 class Packed(NamedTuple):
-    """What the packed loops read; see there."""
+    """The inputs of the packed loops, as `additive_packed.weigh` names them."""
 
     A: Any
     B: Any  # flat
@@ -77,8 +77,8 @@ def prepare(
     dtype = accumulation_dtype(query.dtype)
     q, k = _plain(query, dtype, L * Hkv, group * Tq, H), _plain(key, dtype, L * Hkv, Tk, H)
     v, w = _plain(value, dtype, L * Hkv, Tk, value.shape[-1]), _plain(score_vector, dtype, -1, H)
-    of_rows = reach(bias, mask, (L, Hq, Tq, Tk), Hkv, group, dtype)
-    return PreparedInputs(q, k, v, w, of_rows, None if group * Tq < _FEW else _pack(q, k, v, w))
+    reached = reach(bias, mask, (L, Hq, Tq, Tk), Hkv, group, dtype)
+    return PreparedInputs(q, k, v, w, reached, None if group * Tq < _FEW else _pack(q, k, v, w))
 
 
 def _plain(tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -122,8 +122,8 @@ def _pack(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Packed | None:
     if not k.numel() or not np.isfinite(packed.extremes(v.view(-1, v.shape[-1]).numpy())).all():
         return None
     inverse, shift = torch.empty_like(w).numpy(), np.zeros(H)
-    of_q, of_k = (packed.extremes(x.view(-1, H).numpy()) for x in (q, k))
-    if not packed.plan(of_q, of_k, w.numpy(), inverse, shift):
+    largest_q, largest_k = (packed.extremes(x.view(-1, H).numpy()) for x in (q, k))
+    if not packed.plan(largest_q, largest_k, w.numpy(), inverse, shift):
         return None
     shift = shift if shift.any() else shift[:0]
     wide = min(TILE, -(-k.shape[1] // 16) * 16)

@@ -1,6 +1,6 @@
 """Statistics of attention by dot products in blocks, computed by torch's operators.
 
-The entropy comes from the scores while they are at hand, for no more than a product and a sum:
+The entropy is computed from the scores, which are in the cache, for no more than a product and a sum:
 
 entropy_i = -sum_j P_ij ln P_ij = ln Z_i - sum_j P_ij (s_ij - max_i),  Z_i = sum_j exp(s_ij - max_i)
 """
@@ -51,8 +51,8 @@ def _weight_blocks(scores: DotScores, logsumexp: Tensor, names: Sequence[str]) -
         head = block.examples.start * Hkv + block.heads.start // group
         row = block.heads.start % group * Tq + block.rows.start
         heads = s.shape[0] * max(s.shape[1] // group, 1)
-        of_rows = None if entropy is None else entropy.view(heads, -1)
-        weights = WeightBlock(head, row, block.keys.start, w.view(heads, -1, s.shape[3]), of_rows)
+        row_entropy = None if entropy is None else entropy.view(heads, -1)
+        weights = WeightBlock(head, row, block.keys.start, w.view(heads, -1, s.shape[3]), row_entropy)
         logsumexp[weights.at] = sums.view(heads, -1)
         yield weights
 
@@ -78,15 +78,15 @@ def _softmax_block(
     torch.exp(scores.sub_(largest), out=weights)
     total = weights.sum(-1, keepdim=True)
     weights.div_(total)
-    of_total = total.log_()
+    log_total = total.log_()
     entropy = None
     if weights is not scores:
-        entropy = of_total - scores.clamp_(min=_NEGLIGIBLE).mul_(weights).sum(-1, keepdim=True)
-    sums = largest + of_total
-    for rows, weight, of_nothing in ((empty, 0.0, -torch.inf), (nan_rows, torch.nan, torch.nan)):
+        entropy = log_total - scores.clamp_(min=_NEGLIGIBLE).mul_(weights).sum(-1, keepdim=True)
+    sums = largest + log_total
+    for rows, weight, row_sum in ((empty, 0.0, -torch.inf), (nan_rows, torch.nan, torch.nan)):
         if rows is not None:
             at = rows if rows is empty else block.of(rows)
             weights.masked_fill_(at, weight)
-            sums.masked_fill_(at, of_nothing)
+            sums.masked_fill_(at, row_sum)
             entropy = None if entropy is None else entropy.masked_fill_(at, weight)
     return sums, entropy

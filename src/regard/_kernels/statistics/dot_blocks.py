@@ -42,7 +42,7 @@ class DotScores(NamedTuple):
 
 
 class BlockSlices(NamedTuple):
-    """Some queries of one head, or all queries of some heads, or all of some examples; and the keys they may see."""
+    """Some queries of one head, or all queries of some heads, or all of some examples; and the visible keys."""
 
     examples: slice
     heads: slice  # of the query
@@ -101,13 +101,13 @@ def score_blocks(scores: DotScores, *, scanned: bool = False) -> Iterator[tuple[
         shape = (*query.shape[:3], key.shape[2])
         if buffer.numel() < math.prod(shape):
             buffer = buffer.new_empty(math.prod(shape))
-        found = buffer[: math.prod(shape)].view(shape)
+        products = buffer[: math.prod(shape)].view(shape)
         queries, keys = query.reshape(key.shape[0] * key.shape[1], -1, query.shape[3]), key.flatten(0, 1)
-        of_keys = found.view(*queries.shape[:2], key.shape[2])
-        torch.baddbmm(found.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scores.scale, out=of_keys)
+        by_key_head = products.view(*queries.shape[:2], key.shape[2])
+        torch.baddbmm(products.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scores.scale, out=by_key_head)
         if scores.bias is not None:
-            found += block.of(scores.bias)
-        yield block, found
+            products += block.of(scores.bias)
+        yield block, products
 
 
 def _most(query: Tensor) -> int:
@@ -132,5 +132,5 @@ def _blocks(scores: DotScores, most: int) -> Iterator[BlockSlices]:
                 end = min(first + queries, Tq)
                 keys = slice(max(first + low, 0), min(end - 1 + high, Tk))
                 if keys.start < keys.stop:
-                    some = slice(example, min(example + examples, L)), slice(head, min(head + heads, Hq))
-                    yield BlockSlices(*some, slice(first, end), keys)
+                    lead = slice(example, min(example + examples, L)), slice(head, min(head + heads, Hq))
+                    yield BlockSlices(*lead, slice(first, end), keys)

@@ -71,7 +71,7 @@ def forward(inputs: Inputs, seed: Tensor | None, dropout_p: float) -> tuple[Tens
 def backward(
     inputs: Inputs, grad_output: Tensor, output: Tensor, logsumexp: Tensor, seed: Tensor | None, dropout_p: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key, value, weight and bias, the last of them empty without a bias."""
+    """Return the gradients of query, key, value, score vector and bias, the last of them empty without a bias."""
     L, heads, queries, keys = inputs.shape
     kv_heads, H = inputs.key.shape[1], inputs.key.shape[3]
     grad_output = grad_output.detach().to(inputs.dtype).contiguous()
@@ -84,7 +84,7 @@ def backward(
         BM, BN, BE = _block(queries), _block(keys), min(_power(dv.shape[-1]), 32)
         grads = (dq, dk, dv, dw, dbias, _strides(dbias, inputs.shape))
         with _device_of(grad_output):
-            loops.pull[L * heads, triton.cdiv(keys, BN)](
+            loops.backward[L * heads, triton.cdiv(keys, BN)](
                 _prepare(inputs), grad_output, delta, logsumexp, *grads, *_drop(seed, dropout_p),
                 BM=BM, BN=BN, BE=BE, num_stages=1,
             )  # fmt: skip
@@ -122,7 +122,7 @@ def _weight_blocks(inputs: Inputs, logsumexp: Tensor, most: int) -> Iterator[Wei
                 size = (min(together, L * heads - head), min(count, queries - row))
                 weights = logsumexp.new_empty(*size, keys)
                 grid = (size[0], triton.cdiv(size[1], BM), triton.cdiv(keys, BN))
-                loops.weigh[grid](prepared, logsumexp, weights, head, row, size[1], BM=BM, BN=BN)
+                loops.weights_of_rows[grid](prepared, logsumexp, weights, head, row, size[1], BM=BM, BN=BN)
                 yield WeightBlock(head, row, 0, weights)
 
 
@@ -132,8 +132,8 @@ def _prepare(inputs: Inputs) -> PreparedInputs:
     (L, heads, queries, keys), dtype, H = inputs.shape, inputs.dtype, query.shape[-1]
     query, key, value, vector = query.detach(), key.detach(), value.detach(), vector.detach().to(dtype).view(-1, H)
     of_q, of_k = (torch.where(x.isfinite(), x, -torch.inf).amax((0, 1, 2)).double() for x in (query, key))
-    # A product below 2^-24 (float32) is nothing beside 1: A or B may go as low as exponents do, and the other as high
-    # as makes up for that.
+    # A product below 2^-24 (float32) vanishes beside 1: A or B may be as small as exponents allow, and the other as
+    # large as that permits.
     room, cap = (70.0, 2.0**30) if dtype == torch.float32 else (670.0, 2.0**60)
     direct = (~(of_q + of_k <= room)).any().int()
     shift = torch.where(torch.maximum(of_q, of_k) > room / 2, (of_k - of_q) / 2, 0.0)
@@ -188,8 +188,8 @@ def _nan_if_nonfinite(rows: Tensor) -> Tensor:
 
 def _extent(keep: Tensor) -> Tensor:
     """Return (B, 2) int32: the first key that is kept, and the first behind the last."""
-    place = torch.arange(keep.shape[1], device=keep.device)
-    first, end = torch.where(keep, place, keep.shape[1]).amin(1), torch.where(keep, place + 1, 0).amax(1)
+    index = torch.arange(keep.shape[1], device=keep.device)
+    first, end = torch.where(keep, index, keep.shape[1]).amin(1), torch.where(keep, index + 1, 0).amax(1)
     return torch.stack((first, end), 1).int()
 
 

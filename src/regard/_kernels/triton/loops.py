@@ -1,11 +1,11 @@
-"""Additive attention on a GPU: what Triton compiles. Blocks of queries against blocks of keys, softmax online.
+"""Loops of additive attention for Triton: blocks of queries against blocks of keys, with an online softmax.
 
 With A = e^(2q) and B = e^(2k), tanh(q + k) = 1 - 2/x where x = 1 + A B, so that no exponential is left in the loop over
 features. Four of them share a division, as fractions are added:
 
 w0/x0 + w1/x1 + w2/x2 + w3/x3 = ((w0 x1 + w1 x0) x2 x3 + (w2 x3 + w3 x2) x0 x1) / (x0 x1 x2 x3)
 
-Each x is held below ``cap``, where 2/x is too small to be seen in tanh already, so that the product of four is finite.
+Each x is held below ``cap``, where 2/x is below the precision of tanh, so that the product of four is finite.
 The lanes run along queries and keys, so A and B lie in memory as (features, queries) and (features, keys).
 """
 
@@ -18,16 +18,16 @@ import triton.language as tl
 
 
 class PreparedInputs(NamedTuple):
-    """What all kernels read; numbers are float32 or float64. A pair of example and query head has one number, z."""
+    """The inputs of all loops, in float32 or float64. A pair of example and query head has one number, z."""
 
-    A: Any  # (L Hq, padded, Tq): e^(2(q + c)), or q itself where `direct` says so
+    A: Any  # (L Hq, padded, Tq): e^(2(q + c)), or q itself if `direct`
     B: Any  # (L Hkv, padded, Tk): e^(2(k - c)), or k itself
     value: Any  # (L, Hkv, Tk, Ev), of any strides and dtype
     value_strides: Any
-    weight: Any  # (vectors, padded), divided by `scale`: large weights must not overflow a product of four
+    score_vector: Any  # (vectors, padded), divided by `scale`: large numbers must not overflow a product of four
     scale: Any  # (vectors,)
-    of_query: Any  # (L Hq, Tq): 0, or NaN for a query that is not finite
-    of_key: Any  # (L Hkv, Tk): 0, or NaN where key or value is not finite
+    query_nan: Any  # (L Hq, Tq): 0, or NaN for a query that is not finite
+    key_nan: Any  # (L Hkv, Tk): 0, or NaN where key or value is not finite
     direct: Any  # (1,) int32: 1 where exponentials would leave the range
     keep: Any  # (B, Tk) uint8, or None
     kept: Any  # (B, 2) int32: the first key that padding keeps, and the first behind the last
@@ -35,7 +35,7 @@ class PreparedInputs(NamedTuple):
     table_strides: Any
     bias: Any  # likewise
     bias_strides: Any
-    low: Any  # query i sees the keys j with i + low <= j < i + high
+    low: Any  # query i may attend to the keys j with i + low <= j < i + high
     high: Any
     heads: Any
     group: Any  # query heads to a key head
@@ -54,7 +54,7 @@ def powers(
     rows, strides, shift, direct, out, heads, length, features, padded,
     SIGN: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """e^(2(x + SIGN c)) of rows (L, heads, T, H) into ``out`` (L heads, padded, T); x if direct; 0 if not finite.
+    """Write e^(2(x + SIGN c)) of rows (L, heads, T, H) into ``out`` (L heads, padded, T); x if direct; 0 if not finite.
 
     In float64, as an exponent of 40 that is rounded to float32 would cost five digits; there are few of them.
     """
@@ -74,22 +74,22 @@ def powers(
 
 @triton.jit
 def _vector(p, z):
-    """Which of the weight's vectors belongs to a query head."""
+    """Return the number of a query head's score vector."""
     return z % p.heads % p.vectors
 
 
 @triton.jit
 def _x(at_query, at_key, rows, keys, DIRECT: tl.constexpr):
-    """1 + e^(2(q + k)) of one feature, for all pairs; it may be infinite, and never is NaN."""
+    """Return 1 + e^(2(q + k)) of one feature for all pairs; it may be infinite, but is never NaN."""
     a, b = tl.load(at_query, mask=rows, other=0.0)[:, None], tl.load(at_key, mask=keys, other=0.0)[None, :]
     e = tl.exp(2 * (a + b)) if DIRECT else a * b
     return 1 + e
 
 
 @triton.jit
-def _agree(p, z, rows, keys, DIRECT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """sum_h w_h tanh(q_h + k_h), with the weights as they are divided by their scale."""
-    w, q, k = p.weight + _vector(p, z) * p.padded, p.queries, p.keys
+def _tanh_sum(p, z, rows, keys, DIRECT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Return sum_h w_h tanh(q_h + k_h), with a score vector w divided by its scale."""
+    w, q, k = p.score_vector + _vector(p, z) * p.padded, p.queries, p.keys
     a, b, cap = p.A + z * p.padded * q + rows, p.B + z // p.group * p.padded * k + keys, p.cap
     of_rows, of_keys = rows < q, keys < k
     total = tl.load(w) * 0
@@ -108,39 +108,39 @@ def _agree(p, z, rows, keys, DIRECT: tl.constexpr, BM: tl.constexpr, BN: tl.cons
 
 @triton.jit
 def _scores(p, z, rows, keys, BM: tl.constexpr, BN: tl.constexpr):
-    """Scores of a block, -inf where a query may not attend, NaN where it attends to what is not; and where it may."""
+    """Return the scores of a block, -inf if masked and NaN if nonfinite, and which pairs are visible."""
     if tl.load(p.direct) != 0:
-        scores = _agree(p, z, rows, keys, True, BM, BN)
+        scores = _tanh_sum(p, z, rows, keys, True, BM, BN)
     else:
-        scores = _agree(p, z, rows, keys, False, BM, BN)
-    of_query = tl.load(p.of_query + z * p.queries + rows, mask=rows < p.queries, other=0.0)
-    of_key = tl.load(p.of_key + z // p.group * p.keys + keys, mask=keys < p.keys, other=0.0)
-    scores = tl.load(p.scale + _vector(p, z)) * scores + of_query[:, None] + of_key[None, :]
+        scores = _tanh_sum(p, z, rows, keys, False, BM, BN)
+    query_nan = tl.load(p.query_nan + z * p.queries + rows, mask=rows < p.queries, other=0.0)
+    key_nan = tl.load(p.key_nan + z // p.group * p.keys + keys, mask=keys < p.keys, other=0.0)
+    scores = tl.load(p.scale + _vector(p, z)) * scores + query_nan[:, None] + key_nan[None, :]
     i, j = rows[:, None], keys[None, :]
     inside = (i < p.queries) & (j < p.keys)
-    seen = inside & (j >= i + p.low) & (j < i + p.high)
+    visible = inside & (j >= i + p.low) & (j < i + p.high)
     if p.keep is not None:
         keep = tl.load(p.keep + z // p.heads // p.sharing * p.keys + keys, mask=keys < p.keys, other=0)
-        seen = seen & (keep != 0)[None, :]
+        visible = visible & (keep != 0)[None, :]
     if p.table is not None:
-        seen = seen & (tl.load(p.table + _offset(p, z, i, j, p.table_strides), mask=inside, other=0) != 0)
+        visible = visible & (tl.load(p.table + _offset(p, z, i, j, p.table_strides), mask=inside, other=0) != 0)
     if p.bias is not None:
         bias = tl.load(p.bias + _offset(p, z, i, j, p.bias_strides), mask=inside, other=0.0).to(scores.dtype)
-        seen = seen & (bias != float("-inf"))
+        visible = visible & (bias != float("-inf"))
         scores += bias
-    return tl.where(seen, scores, float("-inf")), seen
+    return tl.where(visible, scores, float("-inf")), visible
 
 
 @triton.jit
 def _offset(p, z, i, j, strides):
-    """Places in the storage of a tensor that broadcasts to (L, Hq, Tq, Tk); there may be more than 2^31."""
+    """Return offsets into a tensor that broadcasts to (L, Hq, Tq, Tk); they may exceed 2^31."""
     of_head = z // p.heads * strides[0] + z % p.heads * strides[1]
     return of_head + i.to(tl.int64) * strides[2] + j.to(tl.int64) * strides[3]
 
 
 @triton.jit
-def _values(p, z, keys, values):
-    """Values of a block; what is not finite is 0, and makes the scores NaN instead: 0 weight times NaN is NaN."""
+def _finite_values(p, z, keys, values):
+    """Return the values of a block, 0 if nonfinite, which makes the scores NaN instead: 0 weight times NaN is NaN."""
     at = p.value + z // p.heads * p.value_strides[0] + z % p.heads // p.group * p.value_strides[1]
     at += keys.to(tl.int64)[:, None] * p.value_strides[2] + values[None, :] * p.value_strides[3]
     v = tl.load(at, mask=(keys < p.keys)[:, None] & (values < p.width)[None, :], other=0.0).to(p.A.dtype.element_ty)
@@ -148,8 +148,8 @@ def _values(p, z, keys, values):
 
 
 @triton.jit
-def _kept(seed, threshold, z, rows, keys, dtype: tl.constexpr):
-    """Dropout's factors, 0 or 1/(1 - p): a function of the seed, the head, the query and the key alone."""
+def _dropout_factors(seed, threshold, z, rows, keys, dtype: tl.constexpr):
+    """Return the factors of dropout, 0 or 1/(1 - p): a function of the seed, the head, the query and the key alone."""
     i, j = tl.broadcast(rows[:, None].to(tl.uint32), keys[None, :].to(tl.uint32))
     bits, _, _, _ = tl.philox(seed, j, i, 0 * i + z.to(tl.uint32), 0 * i)
     factor = 4294967296.0 / (4294967296 - threshold.to(tl.int64)).to(dtype)
@@ -158,7 +158,7 @@ def _kept(seed, threshold, z, rows, keys, dtype: tl.constexpr):
 
 @triton.jit
 def _key_range(p, z, row, BM: tl.constexpr):
-    """The first key that any of the rows from ``row`` on sees, and the first behind the last, as structure tells."""
+    """Return the first key that band and padding leave to any of the rows from ``row`` on, and the end of the last."""
     first, end = tl.maximum(row + p.low, 0), tl.minimum(tl.minimum(row + BM, p.queries) - 1 + p.high, p.keys)
     if p.keep is not None:
         example = z // p.heads // p.sharing
@@ -169,7 +169,7 @@ def _key_range(p, z, row, BM: tl.constexpr):
 
 @triton.jit
 def _row_range(p, z, key, BN: tl.constexpr):
-    """Likewise the rows that see any of the keys from ``key`` on."""
+    """Return the first and the end of the rows to which band and padding leave any of the keys from ``key`` on."""
     first, end = tl.maximum(key - p.high + 1, 0), tl.minimum(tl.minimum(key + BN, p.keys) - p.low, p.queries)
     if p.keep is not None:
         example = z // p.heads // p.sharing
@@ -182,7 +182,7 @@ def _row_range(p, z, key, BN: tl.constexpr):
 def attend(
     p, out, logsumexp, seed, threshold, DROP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr
 ):
-    """Output (L Hq, Tq, Ev) and logsumexp (L Hq, Tq) of BM rows; axis 2 of the grid cuts values wider than BE."""
+    """Write output (L Hq, Tq, Ev) and logsumexp (L Hq, Tq) of BM rows; axis 2 of the grid cuts values wider than BE."""
     z, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * BM
     rows, values = row + tl.arange(0, BM), tl.program_id(2) * BE + tl.arange(0, BE)
     dtype: tl.constexpr = p.A.dtype.element_ty
@@ -197,9 +197,9 @@ def attend(
         weights, old = tl.exp(scores - finite[:, None]), tl.exp(largest - finite)
         total = total * old + tl.sum(weights, 1)
         if DROP:
-            weights *= _kept(seed, threshold, z, rows, keys, dtype)
+            weights *= _dropout_factors(seed, threshold, z, rows, keys, dtype)
         mixed = mixed * old[:, None] + tl.dot(
-            weights, _values(p, z, keys, values), input_precision="ieee", out_dtype=dtype
+            weights, _finite_values(p, z, keys, values), input_precision="ieee", out_dtype=dtype
         )
         largest = new
     empty = total == 0
@@ -212,15 +212,15 @@ def attend(
 
 
 @triton.jit
-def _pull_features(p, z, rows, keys, of_scores, dq, dk, dw, DIRECT: tl.constexpr):
-    """With r = 1/x and t = dS r: add 4 w sum t (1 - r) over keys for the query, over queries for the key; and sum t."""
-    w, scale, q, k = p.weight + _vector(p, z) * p.padded, 4 * tl.load(p.scale + _vector(p, z)), p.queries, p.keys
+def _backward_features(p, z, rows, keys, grad_scores, dq, dk, dw, DIRECT: tl.constexpr):
+    """Add 4 w sum t (1 - r) to dq over keys and to dk over queries, and sum t to dw, where r = 1/x and t = dS r."""
+    w, scale, q, k = p.score_vector + _vector(p, z) * p.padded, 4 * tl.load(p.scale + _vector(p, z)), p.queries, p.keys
     a, b = p.A + z * p.padded * q + rows, p.B + z // p.group * p.padded * k + keys
     of_rows, of_keys = rows < q, keys < k
     at_query, at_key, at_weight = dq + z * p.features * q, dk + z // p.group * p.features * k, dw + z * p.features
     for h in range(0, p.features):
         r = 1 / _x(a + h * q, b + h * k, of_rows, of_keys, DIRECT)
-        t = of_scores * r
+        t = grad_scores * r
         of_both = t - t * r
         factor = scale * tl.load(w + h)
         tl.atomic_add(at_query + h * q + rows, factor * tl.sum(of_both, 1), mask=of_rows, sem="relaxed")
@@ -229,11 +229,11 @@ def _pull_features(p, z, rows, keys, of_scores, dq, dk, dw, DIRECT: tl.constexpr
 
 
 @triton.jit(do_not_specialize=["seed", "threshold"])
-def pull(
-    p, of_output, delta, logsumexp, dq, dk, dv, dw, dbias, dbias_strides, seed, threshold,
+def backward(
+    p, grad_output, delta, logsumexp, dq, dk, dv, dw, dbias, dbias_strides, seed, threshold,
     DROP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """Add what BN keys of one query head bring: dq (L Hq, H, Tq), dk (L Hkv, H, Tk), dv (L Hkv, Tk, Ev), dw (L Hq, H).
+    """Add gradients by BN keys of a query head: dq (L Hq, H, Tq), dk (L Hkv, H, Tk), dv (L Hkv, Tk, Ev), dw (L Hq, H).
 
     dS_ij = P_ij (m_ij dP_ij - delta_i) with dropout's m, and delta_i = dO_i . O_i, (L Hq, Tq). Scores are computed once
     for all gradients; that several programs add to a query makes the order of additions, and the last bits, vary.
@@ -245,44 +245,46 @@ def pull(
     for start in range(first // BM * BM, end, BM):
         rows = start + tl.arange(0, BM)
         total = tl.load(logsumexp + z * p.queries + rows, mask=rows < p.queries, other=float("-inf"))
-        usable = (total == total) & (total > float("-inf"))  # rows that see nothing, or NaN, have no gradient
-        scores, seen = _scores(p, z, rows, keys, BM, BN)
-        seen = seen & usable[:, None]
-        weights = tl.where(seen, tl.exp(scores - tl.where(usable, total, 0.0)[:, None]), 0.0)
+        usable = (total == total) & (total > float("-inf"))  # rows without a visible key, or with NaN, have no gradient
+        scores, visible = _scores(p, z, rows, keys, BM, BN)
+        visible = visible & usable[:, None]
+        weights = tl.where(visible, tl.exp(scores - tl.where(usable, total, 0.0)[:, None]), 0.0)
         dropped, factors = weights, tl.full((BM, BN), 1.0, dtype)
         if DROP:
-            factors = _kept(seed, threshold, z, rows, keys, dtype)
+            factors = _dropout_factors(seed, threshold, z, rows, keys, dtype)
             dropped = weights * factors
-        of_weights = tl.zeros((BM, BN), dtype)
+        grad_weights = tl.zeros((BM, BN), dtype)
         for e in range(0, p.width, BE):
             values = e + tl.arange(0, BE)
             there = values < p.width
-            at = of_output + (z * p.queries + rows)[:, None] * p.width + values[None, :]
+            at = grad_output + (z * p.queries + rows)[:, None] * p.width + values[None, :]
             d = tl.load(at, mask=usable[:, None] & there[None, :], other=0.0)
-            of_weights += tl.dot(d, tl.trans(_values(p, z, keys, values)), input_precision="ieee", out_dtype=dtype)
-            of_values = tl.dot(tl.trans(dropped), d, input_precision="ieee", out_dtype=dtype)
+            grad_weights += tl.dot(
+                d, tl.trans(_finite_values(p, z, keys, values)), input_precision="ieee", out_dtype=dtype
+            )
+            grad_values = tl.dot(tl.trans(dropped), d, input_precision="ieee", out_dtype=dtype)
             at = dv + (z // p.group * p.keys + keys)[:, None] * p.width + values[None, :]
-            tl.atomic_add(at, of_values, mask=(keys < p.keys)[:, None] & there[None, :], sem="relaxed")
+            tl.atomic_add(at, grad_values, mask=(keys < p.keys)[:, None] & there[None, :], sem="relaxed")
         of_row = tl.load(delta + z * p.queries + rows, mask=usable, other=0.0)
-        of_scores = tl.where(seen, weights * (factors * of_weights - of_row[:, None]), 0.0)
+        grad_scores = tl.where(visible, weights * (factors * grad_weights - of_row[:, None]), 0.0)
         if dbias is not None:
             at = dbias + _offset(p, z, rows[:, None], keys[None, :], dbias_strides)
-            tl.atomic_add(at, of_scores, mask=seen, sem="relaxed")
+            tl.atomic_add(at, grad_scores, mask=visible, sem="relaxed")
         if tl.load(p.direct) != 0:
-            _pull_features(p, z, rows, keys, of_scores, dq, dk, dw, True)
+            _backward_features(p, z, rows, keys, grad_scores, dq, dk, dw, True)
         else:
-            _pull_features(p, z, rows, keys, of_scores, dq, dk, dw, False)
+            _backward_features(p, z, rows, keys, grad_scores, dq, dk, dw, False)
 
 
 @triton.jit
-def weigh(p, logsumexp, out, head, row, count, BM: tl.constexpr, BN: tl.constexpr):
-    """The weights of ``count`` rows from ``row`` on, of heads from ``head`` on, (heads, count, Tk); -1: not seen."""
+def weights_of_rows(p, logsumexp, out, head, row, count, BM: tl.constexpr, BN: tl.constexpr):
+    """Write the weights (heads, count, Tk) of heads from ``head`` and ``count`` rows from ``row`` on; -1 if masked."""
     z = tl.program_id(0).to(tl.int64) + head
     local, keys = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(2) * BN + tl.arange(0, BN)
     rows = row + local
     inside = (local < count) & (rows < p.queries)
-    scores, seen = _scores(p, z, rows, keys, BM, BN)
+    scores, visible = _scores(p, z, rows, keys, BM, BN)
     total = tl.load(logsumexp + z * p.queries + rows, mask=inside, other=0.0)
-    weights = tl.where(seen, tl.exp(scores - total[:, None]), -1.0)
+    weights = tl.where(visible, tl.exp(scores - total[:, None]), -1.0)
     at = out + (tl.program_id(0).to(tl.int64) * count + local)[:, None] * p.keys + keys[None, :]
     tl.store(at, weights, mask=inside[:, None] & (keys < p.keys)[None, :])
