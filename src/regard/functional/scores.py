@@ -28,8 +28,8 @@ class Terms(NamedTuple):
 class Score:
     """A score function. A subclass defines its formula, `matrix`, and is then served by the reference kernel.
 
-    Query and key have float32 or wider, and rows of zeros in place of what is masked and not finite. What fused kernels
-    can compute has a ``form`` and `terms` too; what has parameters returns them from `tensors`.
+    The formula receives float32 or wider, and zeros in the place of rows that are masked or not finite. A score that
+    fused kernels can compute also has a ``form`` and `terms`; one with parameters defines `tensors`, `map`, `of_heads`.
 
     >>> class Cosine(Score):
     ...     def matrix(self, query, key):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard._eager import is_eager_on_cpu
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def check_rows(rows: object, name: str, ranks: tuple[int, ...], count: int | Non
         raise ArgumentError(f"{name} must be a tensor of {what}, got {type(rows).__name__}")
     if rows.dim() not in ranks or rows.is_floating_point() or rows.dtype == torch.bool:
         raise ArgumentError(f"{name} must be {what}, got {rows.dtype} of shape {tuple(rows.shape)}")
-    if count is None or not rows.numel() or not rows.is_cpu or torch.compiler.is_compiling():
+    if count is None or not rows.numel() or not is_eager_on_cpu(rows):
         return  # values would enter a graph, or be waited for on a GPU, which checks them itself
     if int(rows.min()) < 0 or int(rows.max()) >= count:
         raise ArgumentError(f"{name} must be from 0 to {count - 1}, got {int(rows.min())} to {int(rows.max())}")
