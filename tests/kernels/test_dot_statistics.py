@@ -177,6 +177,22 @@ def test_scores_whose_weights_are_nothing_have_an_order() -> None:
     assert torch.equal(found.top.keys.flatten(), call.key.flatten().argsort(descending=True)[:61])
 
 
+@pytest.mark.parametrize("mask", [None, regard.causal()])
+def test_the_largest_weights_of_scores_below_zero(mask: regard.Mask | None) -> None:
+    torch.manual_seed(0)
+    query, key = -4 * torch.rand(2, 211, 5), 0.1 + torch.rand(2, 211, 5)
+    documents = regard.dense(torch.arange(211)[:, None] // 37 == torch.arange(211) // 37)
+    for hidden in (mask, documents if mask is None else documents & mask):
+        found = observed(query, key, Observe(top=3, entropy=True, max=True), mask=hidden)
+        weights = observed(query, key, Observe(weights=True), mask=hidden).weights
+        expected = weights.topk(3).values
+        torch.testing.assert_close(found.top.weights, expected)
+        visible = found.top.keys >= 0
+        torch.testing.assert_close(weights.gather(-1, found.top.keys.clamp(min=0))[visible], expected[visible])
+        torch.testing.assert_close(found.max, expected[..., 0])
+        torch.testing.assert_close(found.entropy, torch.special.entr(weights).sum(-1))
+
+
 def test_large_scores_have_an_entropy() -> None:
     call = make_call(SHAPES[7], score="dot")
     call.query.mul_(1e3)

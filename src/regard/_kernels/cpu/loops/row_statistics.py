@@ -139,7 +139,7 @@ def _insert(value, key, values, keys):
 
 @njit(**INNER)
 def _largest(bits, begin, first, count, keys, room):
-    """The keys of a row's largest scores, -1 where fewer are seen; gives the largest, all of them as `ordered` bits.
+    """The keys of a row's largest scores, -1 where fewer are seen; returns the bits of the largest.
 
     They are in those parts of the row whose largest is among the largest of all parts.
     """
@@ -149,7 +149,8 @@ def _largest(bits, begin, first, count, keys, room):
     n = (count + _LANES - np.uintp(1)) // _LANES
     for part in range(n):
         start = part * _LANES
-        _insert(greatest(bits, begin + start, min(_LANES, count - start)), np.int64(part), parts, chosen)
+        largest = ordered(greatest(bits, begin + start, min(_LANES, count - start)))
+        _insert(largest, np.int64(part), parts, chosen)
     least = parts[parts.size - 1]
     for k in range(chosen.size):
         if chosen[k] >= 0:
@@ -158,7 +159,7 @@ def _largest(bits, begin, first, count, keys, room):
                 value = ordered(bits[begin + j])
                 if value >= least:
                     _insert(value, first + np.int64(j), values, keys)
-    return parts[0]
+    return ordered(parts[0])
 
 
 @njit(**INNER)
