@@ -31,11 +31,12 @@ class Score:
     The formula receives float32 or wider, and zeros in the place of rows that are masked or not finite. A score that
     fused kernels can compute also has a ``form`` and `terms`; one with parameters defines `tensors`, `map`, `of_heads`.
 
+    >>> import torch
+    >>> from regard.functional import Score, attention
     >>> class Cosine(Score):
     ...     def matrix(self, query, key):
     ...         query, key = (torch.nn.functional.normalize(x, dim=-1) for x in (query, key))
     ...         return query @ key.mT
-    >>> from regard import attention
     >>> attention(torch.ones(2, 3), torch.eye(3), torch.eye(3), score=Cosine()).shape
     torch.Size([2, 3])
     """
