@@ -58,11 +58,11 @@ def of_matrix(
     if "max" in names:
         answers["max"] = weights.amax(-1) if keys else weights.new_zeros(weights.shape[:-1])
     if "distance" in names or "offsets" in names:
-        places = torch.arange(keys - queries, keys, device=weights.device)
+        positions = torch.arange(keys - queries, keys, device=weights.device)
         if "distance" in names:
-            answers["distance"] = (weights * _distances(places, keys)).sum(-1)
+            answers["distance"] = (weights * _distances(positions, keys)).sum(-1)
         if "offsets" in names:
-            answers["offsets"] = _at_offsets(weights, places, request.offsets)
+            answers["offsets"] = _at_offsets(weights, positions, request.offsets)
     return [answers[name] for name in names]
 
 
@@ -79,11 +79,11 @@ def accumulate(
     """
     N, R = logsumexp.shape
     queries = R // max(group, 1)
-    answers = {}
-    for name, size in request.sizes(queries, keys).items():
-        if name != "keys":
-            room = logsumexp.new_zeros(N, group, *size)
-            answers[name] = room if name in ("received", "rows") else room.flatten(1, 2)
+    answers = {
+        name: logsumexp.new_zeros((N, group, *size) if name in ("received", "rows") else (N, R, *size[1:]))
+        for name, size in request.sizes(queries, keys).items()
+        if name != "keys"
+    }
     if "top" in answers:
         answers["keys"] = torch.full((N, R, request.top), -1, device=logsumexp.device)
     factors = None if request.received is None else request.received.detach().to(logsumexp.dtype).reshape(N, R)
@@ -127,12 +127,12 @@ def _fill_relative(
     """Fill in the statistics of distances between key and query; query i stands at key i + ``ahead``."""
     weights = block.weights
     _, rows, width = weights.shape
-    places = torch.arange(block.row, block.row + rows, device=weights.device) % queries + (ahead - block.key)
+    positions = torch.arange(block.row, block.row + rows, device=weights.device) % queries + (ahead - block.key)
     if "distance" in answers:
-        distances = _distances(places, width).to(weights.dtype)
+        distances = _distances(positions, width).to(weights.dtype)
         answers["distance"][block.at] = torch.einsum("hij,ij->hi", weights, distances)  # with no copy of the block
     if "offsets" in answers:
-        answers["offsets"][block.at] = _at_offsets(weights, places, offsets)
+        answers["offsets"][block.at] = _at_offsets(weights, positions, offsets)
 
 
 def _entropy(weights: Tensor) -> Tensor:
@@ -146,14 +146,14 @@ def _position(weights: Tensor, first_key: int) -> Tensor:
     return weights @ torch.arange(first_key, end, dtype=weights.dtype, device=weights.device)
 
 
-def _distances(places: Tensor, keys: int) -> Tensor:
-    """Return how far each key is from each query's place, (Tq, Tk)."""
-    return (places[:, None] - torch.arange(keys, device=places.device)).abs()
+def _distances(positions: Tensor, keys: int) -> Tensor:
+    """Return how far each key is from each query's position, (Tq, Tk)."""
+    return (positions[:, None] - torch.arange(keys, device=positions.device)).abs()
 
 
-def _at_offsets(weights: Tensor, places: Tensor, offsets: Sequence[int]) -> Tensor:
-    """Return the weights of the keys at these offsets from each query's place, 0 where there is no such key."""
-    keys = places[:, None] + torch.tensor(list(offsets), dtype=torch.int64, device=weights.device)
+def _at_offsets(weights: Tensor, positions: Tensor, offsets: Sequence[int]) -> Tensor:
+    """Return the weights of the keys at these offsets from each query's position, 0 where there is no such key."""
+    keys = positions[:, None] + torch.tensor(list(offsets), dtype=torch.int64, device=weights.device)
     last = weights.shape[-1] - 1
     if last < 0:
         return weights.new_zeros(*weights.shape[:-1], len(offsets))
