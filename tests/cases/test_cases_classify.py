@@ -88,7 +88,7 @@ def test_x4_a_label_seen_only_in_dev_counts_as_an_error_with_one_warning() -> No
     with torch.no_grad():
         run.model.output.weight.zero_()
         run.model.output.bias.copy_(torch.tensor([1.0, 0.0]))  # x, whatever comes
-    assert run.unseen_notes(dev.examples) == ["2 labels that training never saw, counted as errors: w, z"]
+    assert run.unseen_notes(dev.examples) == ["2 labels that did not occur in training, counted as errors: w, z"]
     assert run.unseen_notes(train.examples) == []
     assert run.score(dev.examples).values["accuracy"] == 1 / 5
     assert run.score(train.examples).values["accuracy"] == 1 / 2

@@ -117,7 +117,7 @@ def test_x4_a_label_seen_only_in_dev_counts_as_an_error_with_one_warning() -> No
     run = Seq2SeqRun(None, words, labels, WORDS, WORDS, 9, 1.0)
     dev = [Pair(("a", "dog"), ("DET", "NOUN")), Pair(("a", "dog"), ("DET", "PROPN"))] * 2
     assert [example.target[-1] for example in run.encode(dev)] == [5, UNK, 5, UNK]
-    assert run.unseen_notes(dev) == ["1 target unit that training never saw, counted as errors: PROPN"]
+    assert run.unseen_notes(dev) == ["1 target unit that did not occur in training, counted as errors: PROPN"]
     # No output of a model decodes to the label, so each of them is an error.
     best = [labels.decode(example.target) for example in run.encode(dev)]
     assert score_units(best, [example.target for example in dev]).values["exact"] == 0.5

@@ -106,7 +106,7 @@ def test_x4_a_tag_seen_only_in_dev_counts_as_an_error_with_one_warning() -> None
     with torch.no_grad():
         run.model.output.weight.zero_()
         run.model.output.bias.copy_(torch.tensor([1.0, 0.0]))  # DET, whatever comes
-    assert run.unseen_notes(dev.examples) == ["2 tags that training never saw, counted as errors: PROPN, SYM"]
+    assert run.unseen_notes(dev.examples) == ["2 tags that did not occur in training, counted as errors: PROPN, SYM"]
     assert run.unseen_notes(train.examples) == []
     assert run.score(dev.examples).values["accuracy"] == 2 / 6
     assert run.score(train.examples).values["accuracy"] == 0.5

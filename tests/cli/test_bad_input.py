@@ -165,7 +165,7 @@ def test_a_line_of_100_000_characters_is_cut_with_a_word(
     ended = regard("predict", trained, "--beam", "1")
     assert ended.code == 0
     assert ended.out.splitlines()[::2] == ["B A D", "B A D"]
-    assert "regard: 1 line cut to 200 units, the most that the model takes\n" in ended.err
+    assert "regard: 1 line cut to 200 units, the maximum of the model\n" in ended.err
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
@@ -185,7 +185,7 @@ def test_nothing_to_predict(
     [
         (["--beam", "0"], "'--beam': expected a number of at least 1, got 0"),
         (["--n-best", "0"], "'--n-best': expected a number of at least 1, got 0"),
-        (["--length-penalty", "nan"], "'--length-penalty': expected a number, got nan"),
+        (["--length-penalty", "nan"], "'--length-penalty': expected a finite number, got nan"),
     ],
 )
 def test_a_search_that_makes_no_sense_is_wrong_usage(
@@ -222,7 +222,7 @@ def test_a_text_without_units_is_said_before_anything_is_drawn(
     regard: Command,
 ) -> None:
     ended = regard("look", trained, "bad", text, "", "--out", tmp_path / "a.png")
-    assert ended.error == "expected at least one unit in each text (characters), got ''"
+    assert ended.error == "expected a text with at least one unit (characters), got ''; pass another text"
     assert ended.out == ""
     assert not (tmp_path / "a.png").exists()
 
@@ -234,7 +234,7 @@ def test_a_long_text_is_cut_with_a_word_and_drawn(
 ) -> None:
     ended = regard("look", trained, "abcd" * 100, "--beam", "1", "--out", tmp_path / "a.png")
     assert ended.code == 0
-    assert "regard: 1 line cut to 200 units, the most that the model takes\n" in ended.err
+    assert "regard: 1 line cut to 200 units, the maximum of the model\n" in ended.err
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
@@ -245,7 +245,7 @@ def test_a_text_with_bytes_that_are_not_utf8(
 ) -> None:
     ended = regard("look", trained, os.fsdecode(b"b\xe4d"), "--out", tmp_path / "a.png")
     assert ended.code == 0
-    assert "1 unit in 1 line that training never saw" in ended.err
+    assert "1 unit in 1 line that did not occur in training" in ended.err
 
 
 # Run directories
@@ -420,7 +420,7 @@ def test_a_signal_in_training_keeps_the_best_model(
     ended = regard("train", words, "--out", run, *MODEL, "--epochs", "20", "--batch-tokens", "60")
     assert (ended.code, ended.err) == (130, "")
     assert f"best model in {run}: dev exact" in ended.out
-    assert re.search(r"^stopped on request after \d+ s; the best model so far is kept", ended.out, re.MULTILINE)
+    assert re.search(r"^stopped on request after \d+ s; the best model so far is saved", ended.out, re.MULTILINE)
     assert len(rows(run)) >= scored
     monkeypatch.undo()
     assert regard("evaluate", run, words).code == 0
@@ -517,5 +517,5 @@ def test_a_real_process_in_training_ends_with_a_model(write: Any, tmp_path: Path
     out, err = process.communicate(timeout=30)
     assert time.monotonic() - sent < 10
     assert (process.returncode, err) == (130, b"")
-    assert b"the best model so far is kept" in out
+    assert b"the best model so far is saved" in out
     assert regard("evaluate", run, words).code == 0

@@ -113,11 +113,11 @@ def test_train_says_what_it_does_and_makes_a_run(data: Path, tmp_path: Path, reg
         f"{data}: 40 pairs",
         f"{data}: source: characters; target: units separated by spaces, such as words or phones (guessed)",
         f"{data}: 4 of 40 examples held out to choose the best model (no --dev)",
-        f"{test}: 1 target unit that training never saw, counted as errors: E",
+        f"{test}: 1 target unit that did not occur in training, counted as errors: E",
         "training for 1 epoch: 36 pairs, 0.02 M parameters, vocabularies 8 and 8",
         f"best model in {run}: dev exact ",
         f"test ({test}, beam 5): exact ",
-        f"what it attended to: {run / 'attention.png'}",
+        f"attention of these examples: {run / 'attention.png'}",
         f'next: regard look {run} "..."   regard predict {run} FILE   regard evaluate {run} FILE',
     ):
         assert line in said
@@ -164,7 +164,7 @@ def test_a_transformer_is_trained_used_and_looked_into_by_the_same_commands(
     run = tmp_path / "run"
     size = ["--dim", "16", "--heads", "2", "--feedforward", "24", "--layers", "2", "--positions", positions]
     said = regard("train", data, "--out", run, "--model", "transformer", *size, "--epochs", "1").out
-    assert f"what it attended to: {run / 'attention.png'}" in said
+    assert f"attention of these examples: {run / 'attention.png'}" in said
     config = json.loads((run / "config.json").read_text())
     told = {name: config["model"][name] for name in ("kind", "dim", "heads", "feedforward", "positions", "dropout")}
     assert told == {
@@ -221,23 +221,26 @@ def test_a_training_of_a_second_ends_and_leaves_a_model(data: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--stress"], "--stress is for English pronunciation"),
+        (["--stress"], "--stress: applies only to English pronunciation"),
         (["--resume", "runs/words", "--lr", "1"], "remove --lr, DATA"),
-        (["--minutes", "nan"], "--minutes: expected a number, got nan"),
-        (["--minutes", "inf"], "--minutes: expected a number, got inf"),
+        (["--minutes", "nan"], "--minutes: expected a finite number, got nan"),
+        (["--minutes", "inf"], "--minutes: expected a finite number, got inf"),
         (["--minutes", "soon"], "valid number"),
         (["--seed", "-1"], "--seed: expected a number from 0"),
         (["--score", "best"], "best"),
         (["--model", "convolution"], "convolution"),
         (["--positions", "absolute"], "absolute"),
-        (["--heads", "4"], "--heads: only with --model transformer, and this is recurrent"),
-        (["--feedforward", "8", "--dim", "8"], "--dim, --feedforward: only with --model transformer"),
-        (["--positions", "t5", "--model", "recurrent"], "--positions: only with --model transformer"),
-        (["--model", "transformer", "--score", "dot"], "--score: only with --model recurrent, and this is transformer"),
-        (["--model", "transformer", "--no-input-feeding"], "--input-feeding: only with --model recurrent"),
-        (["--model", "transformer", "--hidden-dim", "8", "--cell", "gru"], "--cell, --hidden-dim: only with"),
-        (["--model", "none"], "--model none: not for the task seq2seq; choose recurrent or transformer"),
-        (["--subwords", "50"], "--subwords: only with --units subword"),
+        (["--heads", "4"], "--heads: expected --model transformer, got recurrent; remove it"),
+        (
+            ["--feedforward", "8", "--dim", "8"],
+            "--feedforward: expected --model transformer, got recurrent; remove them",
+        ),
+        (["--positions", "t5", "--model", "recurrent"], "--positions: expected --model transformer"),
+        (["--model", "transformer", "--score", "dot"], "--score: expected --model recurrent, got transformer"),
+        (["--model", "transformer", "--no-input-feeding"], "--input-feeding: expected --model recurrent"),
+        (["--model", "transformer", "--hidden-dim", "8", "--cell", "gru"], "--cell, --hidden-dim: expected --model"),
+        (["--model", "none"], "--model: expected recurrent or transformer for the task seq2seq, got none"),
+        (["--subwords", "50"], "--subwords: applies only with --units subword"),
         (["--bogus"], "--bogus"),
     ],
 )
@@ -254,7 +257,7 @@ def test_options_that_make_no_sense_are_wrong_usage(
 def test_options_about_data_need_data(option: str, regard: Command) -> None:
     ended = regard("train", option, "3")
     assert ended.code == 2
-    assert f"{option}: only with DATA" in ended.err
+    assert f"{option}: expected DATA, got none" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -313,7 +316,7 @@ def test_what_was_interrupted_goes_on_as_if_it_had_not_been(
     monkeypatch.chdir(tmp_path / "elsewhere")
     ended = regard("train", "--resume", "../broken")
     assert ended.code == 0
-    assert "what it attended to: ../broken/attention.png" in ended.out
+    assert "attention of these examples: ../broken/attention.png" in ended.out
     whole, broken = (tmp_path / name / "model.safetensors" for name in ("whole", "broken"))
     assert whole.read_bytes() == broken.read_bytes()
     assert "nothing to resume" in regard("train", "--resume", "../broken").error
@@ -329,19 +332,19 @@ def test_other_data_are_not_gone_on_with(
         == 130
     )
     table(data, spelt(40, seed=2))
-    assert "the training data have changed since training started" in regard("train", "--resume", run).error
+    assert "expected the same training data as at the start, found others" in regard("train", "--resume", run).error
     data.unlink()
     assert "cannot be read" in regard("train", "--resume", run).error
     config = json.loads((run / "config.json").read_text())
     del config["training"]["recipe"]
     (run / "config.json").write_text(json.dumps(config))
-    assert "does not say how it was trained (no 'recipe')" in regard("train", "--resume", run).error
+    assert "lacks the settings of the training ('recipe')" in regard("train", "--resume", run).error
     Seq2SeqRun.load(run)
 
 
 def test_a_run_is_not_overwritten(data: Path, trained: Path, regard: Command) -> None:
     before = (trained / "model.safetensors").read_bytes()
-    assert "there is a run already" in regard("train", data, "--out", trained, *QUICK).error
+    assert "expected a new directory, found a run" in regard("train", data, "--out", trained, *QUICK).error
     assert "nothing to resume" in regard("train", "--resume", trained).error
     assert (trained / "model.safetensors").read_bytes() == before
 
@@ -445,7 +448,7 @@ main()
     assert modules == ""
     assert (
         ended.stderr.decode()
-        == "regard: 3 units in 2 lines that training never saw, read as unknown: '\\u2028', Ä, 日\n"
+        == "regard: 3 units in 2 lines that did not occur in training, read as unknown: '\\u2028', Ä, 日\n"
     )
 
 
@@ -473,7 +476,7 @@ def test_evaluate_counts(trained: Path, tmp_path: Path, regard: Command) -> None
     assert "0.00 % to 100.00 %" in ended.out
     assert ended.err.splitlines() == [
         f"regard: {pairs}: 4 pairs",
-        f"regard: {pairs}: 1 target unit that training never saw, counted as errors: E",
+        f"regard: {pairs}: 1 target unit that did not occur in training, counted as errors: E",
     ]
     found = json.loads(regard("evaluate", trained, pairs, "--json", "--beam", "1").out)
     intervals = found.pop("intervals")
@@ -505,22 +508,22 @@ def test_look_takes_what_training_never_saw(trained: Path, tmp_path: Path, regar
     ended = regard("look", trained, "日本語", "bäd", "--out", tmp_path / "a.png")
     assert ended.code == 0
     assert [line.split("\t")[0] for line in ended.out.splitlines()[:2]] == ["日本語", "bäd"]
-    assert "regard: 4 units in 2 lines that training never saw, read as unknown: 日, 本, 語, ä\n" in ended.err
+    assert "regard: 4 units in 2 lines that did not occur in training, read as unknown: 日, 本, 語, ä\n" in ended.err
 
 
 def test_look_needs_attention(data: Path, tmp_path: Path, regard: Command) -> None:
     run = tmp_path / "run"
     ended = regard("train", data, "--out", run, "--score", "none", *QUICK)
     assert ended.code == 0
-    assert "what it looked at" not in ended.out
+    assert "attention of these examples" not in ended.out
     assert not (run / "attention.png").exists()
     assert regard("predict", run, data).code == 0
-    assert "this model has no attention to look at; train one without --score none" in regard("look", run, "bad").error
+    assert "expected a model with attention, got one without" in regard("look", run, "bad").error
 
 
 def test_look_at_heads_needs_heads(trained: Path, regard: Command) -> None:
     assert (
-        "this model has one attention with a single head; remove --heads"
+        f"--heads: expected a transformer, {trained} has a single head; remove it"
         in regard("look", trained, "bad", "--heads").error
     )
 
@@ -553,7 +556,7 @@ def test_a_missing_extra_is_named(missing: str, data: Path, tmp_path: Path) -> N
     ended = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert ended.returncode == 1
     assert ended.stderr == (
-        f"regard: error: {missing} is not installed, and the commands need it: pip install 'regard[train]'\n"
+        f"regard: error: the commands need {missing}, which is not installed: pip install 'regard[train]'\n"
     )
 
 

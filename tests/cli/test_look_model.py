@@ -30,7 +30,7 @@ def test_heads_are_told_and_the_page_is_written(folders: dict[str, Path], regard
     assert ended.err == ""
     *_, told, page = ended.out.splitlines()
     assert page == "look.html"
-    assert told.endswith("of 18 heads put at least half of their weight on one such place.")
+    assert told == "heads with at least half of their weight on one place, such as the first token: 0 of 18"
     assert f"<title>{folders['encoder'].name}" in (tmp_path / "look.html").read_text("utf-8")
     ended = regard("look", folders["encoder"], TEXT, "--out", "another.html")
     assert ended.out.splitlines()[-1] == "another.html"
@@ -75,7 +75,7 @@ def test_a_text_may_be_a_file_or_standard_input(
 
 def test_a_long_text_is_cut_and_that_is_said(folders: dict[str, Path], regard: Command) -> None:
     ended = regard("look", folders["encoder"], "cat " * 70, "--json")
-    assert ended.err == "regard: the text of 72 tokens is cut to 53, the most that the model takes\n"
+    assert ended.err == "regard: text of 72 tokens cut to 53, the maximum of the model\n"
 
 
 def test_mistakes_are_one_line(folders: dict[str, Path], regard: Command, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_run_has_a_page(trained: Path, regard: Command, tmp_path: Path) -> Non
     page = (tmp_path / "a.html").read_text("utf-8")
     assert page.startswith("<!")
     for arguments, said in (
-        (("bad", "cab"), "a page shows one TEXT, got 2; write one page for each"),
+        (("bad", "cab"), "expected one TEXT for a page, got 2; write one page for each"),
         (("bad", "--heads"), "--heads: no effect on the page of a `seq2seq` run; remove it"),
     ):
         ended = regard("look", trained, *arguments, "--out", tmp_path / "a.html")

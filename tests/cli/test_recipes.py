@@ -104,7 +104,7 @@ def test_a_plain_file_goes_before_its_gz(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there_or_twice_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"expected a\.test or a\.test\.gz anywhere below .*, found neither"):
+    with pytest.raises(ArgumentError, match=r"expected a\.test or a\.test\.gz at any depth in .*, found neither"):
         prepared(LABELLED, tmp_path, tmp_path / "run")
     published(tmp_path, LABELLED)
     (tmp_path / "old").mkdir()
@@ -129,16 +129,16 @@ def test_a_run_that_is_there_keeps_its_data(tmp_path: Path) -> None:
     prepared(LABELLED, tmp_path, tmp_path / "run")
     (tmp_path / "run" / "config.json").touch()
     (tmp_path / "a.train").write_text("0 other\n", encoding="utf-8")
-    with pytest.raises(RunError, match="there is a run already"):
+    with pytest.raises(RunError, match="expected a new directory, found a run"):
         prepared(LABELLED, tmp_path, tmp_path / "run")
     assert (tmp_path / "run" / "data" / "train.tsv").read_text(encoding="utf-8") == "a film\t1\n"
 
 
 def test_wrong_use_is_one_line(regard: Command, tmp_path: Path) -> None:
     assert "expected the name of a recipe, got 'nothing'" in regard("recipes", "nothing").error
-    assert "trec needs data: give --data FOLDER" in regard("recipes", "trec").error
+    assert "trec: expected --data FOLDER" in regard("recipes", "trec").error
     assert "expected a folder" in regard("recipes", "trec", "--data", tmp_path / "none").error
-    assert "only with the NAME of a recipe" in regard("recipes", "--data", tmp_path).err
+    assert "expected the NAME of a recipe" in regard("recipes", "--data", tmp_path).err
 
 
 def test_a_recipe_prints_its_command_and_runs_it(

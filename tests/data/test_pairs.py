@@ -149,8 +149,8 @@ def test_a_guess_is_said(write) -> None:
 def test_units_that_training_never_saw_are_named() -> None:
     run = run_with(Vocabulary.from_units("ab"), Vocabulary.from_units("AB"))
     assert run.unseen_notes([Pair(tuple("acdefgh"), ("A", "\u200b")), Pair(("c", " "), ("C",))]) == [
-        "7 source units that training never saw, read as unknown: ' ', c, d, e, f, ...",
-        "2 target units that training never saw, counted as errors: C, '\\u200b'",
+        "7 source units that did not occur in training, read as unknown: ' ', c, d, e, f, ...",
+        "2 target units that did not occur in training, counted as errors: C, '\\u200b'",
     ]
     assert run.unseen_notes([Pair(("a",), ("A",))]) == []
 
@@ -289,6 +289,6 @@ def test_pairs_in_subwords_say_what_was_never_seen(write) -> None:
     vocabulary, _ = vocabularies(split_into_units(found, units, units), shared=True)
     run = run_with(vocabulary, vocabulary, units)
     assert run.unseen_notes(read_pairs(write("ab!\ta?\n"), units, units).examples) == [
-        "1 source unit that training never saw, read as unknown: !",
-        "1 target unit that training never saw, counted as errors: ?",
+        "1 source unit that did not occur in training, read as unknown: !",
+        "1 target unit that did not occur in training, counted as errors: ?",
     ]

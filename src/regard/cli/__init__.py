@@ -1,7 +1,7 @@
 """The command line: train, predict, evaluate, look, export, recipes and bench.
 
-Only what a signal needs is imported here, so that Ctrl-C is answered as early as possible; `regard.cli.app` has the
-commands, and each of them imports what it needs when it runs.
+Imports only the signal handling, so that Ctrl-C works as early as possible; `regard.cli.app` has the commands, and each
+of them imports the rest when it runs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _reason(error: Exception) -> str:
     """Return a description of the error in one line."""
     if isinstance(error, ModuleNotFoundError):
         missing = (error.name or str(error)).split(".")[0]
-        text = f"error: {missing} is not installed, and the commands need it: pip install 'regard[train]'"
+        text = f"error: the commands need {missing}, which is not installed: pip install 'regard[train]'"
     elif isinstance(error, RegardError):
         text = f"error: {error}"
     elif isinstance(error, OSError):

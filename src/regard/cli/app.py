@@ -68,7 +68,7 @@ def _options(
 
 
 def run(arguments: list[str], *, debug: bool = False) -> None:
-    """Run one command; it ends with ``SystemExit``, or with the exception of what failed."""
+    """Run one command; it ends with ``SystemExit``, or with the exception that made it fail."""
     if not debug and not sys.warnoptions:
-        warnings.simplefilter("ignore")  # of libraries, meant for developers
+        warnings.simplefilter("ignore")  # warnings of libraries, meant for developers
     app(args=arguments, prog_name="regard")

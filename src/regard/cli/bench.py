@@ -8,13 +8,13 @@ from typer import Option
 
 
 def bench(
-    seconds: Annotated[float, Option(metavar="X", min=0.1, help="time for each measurement, roughly")] = 5.0,
+    seconds: Annotated[float, Option(metavar="X", min=0.1, help="approximate time per measurement")] = 5.0,
     threads: Annotated[int | None, Option(metavar="N", min=1, help="threads to use  [default: torch's number]")] = None,
     longest: Annotated[int, Option(metavar="T", min=1, help="longest sequence in the second table")] = 16384,
 ) -> None:
     """Measure additive attention against other implementations.
 
-    Prints tables of time, peak memory and error against float64; an implementation with wrong values gets no time.
+    Prints tables of time, peak memory and error against float64; an implementation with wrong values is not timed.
     """
     from regard.bench.additive import main
 

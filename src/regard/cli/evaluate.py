@@ -28,8 +28,8 @@ def evaluate(
     """Score a model on examples, with confidence intervals.
 
     Pairs: exact answers, wrong answers (WER, in percent), and edits per unit of the targets (PER, or CER if the units
-    are characters); for subwords, BLEU and chrF. Tags and classes: accuracy and F1. The interval beside a value holds
-    95 % of the values on 1,000 bootstrap samples of the examples.
+    are characters); for subwords, BLEU and chrF. Tags and classes: accuracy and F1. The interval beside a value
+    contains 95 % of the values on 1,000 bootstrap samples of the examples.
     """
     from rich.console import Console
 

@@ -18,8 +18,8 @@ def export(
 ) -> None:
     """Write a model for other runtimes.
 
-    Writes a folder with the model as ONNX graphs, its vocabularies, and a README on how to use them, once the graphs
-    have been run and compared with the model.
+    Writes a folder with the model as ONNX graphs, its vocabularies, and a README that explains how to use them. The
+    graphs are first run and compared with the model.
     """
     if to != "onnx":
         raise ArgumentError(f"--to: expected onnx, the only format, got {to!r}")
@@ -29,9 +29,11 @@ def export(
 
     opened, folder = open_run(run), out or run / to
     if not isinstance(opened, Seq2SeqRun):
-        raise ArgumentError(f"{run}: expected a `seq2seq` run, as no other can be exported, got a `{opened.task}` run")
+        raise ArgumentError(
+            f"{run}: expected a `seq2seq` run, the only kind that can be exported, got a `{opened.task}` run"
+        )
     exported = export_run(opened, folder)
     for name, size in exported.sizes.items():
         print(f"{folder / name}: {size / 1e6:.2f} MB")
-    print(f"outputs in onnxruntime equal the model's up to {exported.error:.1e}")
+    print(f"outputs of onnxruntime differ from those of the model by at most {exported.error:.1e}")
     print(f"how to use them: {folder / 'README.md'}")

@@ -18,7 +18,7 @@ def look(
     ],
     texts: Annotated[
         list[str],
-        Argument(metavar="TEXT", help="for a run, one or more texts; for any other model: one text, a file, or -"),
+        Argument(metavar="TEXT", help="for a run: one or more texts; for any other model: one text, a file, or -"),
     ],
     out: Annotated[
         Path | None,
@@ -31,28 +31,28 @@ def look(
     n_best: NBest = 1,
     length_penalty: LengthPenalty = 0.0,
     heads: Annotated[
-        bool, Option("--heads", help="for a run: draw each layer and head of a transformer, not their mean")
+        bool, Option("--heads", help="for a run: draw each layer and head of a transformer instead of their mean")
     ] = False,
     generate: Annotated[
         int | None,
         Option(
             metavar="N",
             callback=at_least_1,
-            help="for a language model: generate up to N tokens, and look at these too",
+            help="for a language model: generate up to N tokens, and include them",
         ),
     ] = None,
     as_json: Annotated[
-        bool, Option("--json", help="for other models: print what each head looks at as one JSON object")
+        bool, Option("--json", help="for other models: print the summary of each head as one JSON object")
     ] = False,
 ) -> None:
     """Show what a model attends to.
 
-    A run answers each TEXT; a picture shows which units of TEXT each unit of the answer attended to, or which words a
-    class was read from.
+    For a run, prints the answer to each TEXT, and draws which units of TEXT each unit of the answer attended to; for a
+    classifier, which words it attended to.
 
-    Any other model (a Hugging Face or GGUF model: encoder, causal or sequence-to-sequence, in a local folder) reads
-    TEXT; a table lists the heads that look at one place, such as the previous token, and what an answer was read from,
-    and a page shows all heads and tokens. Nothing is downloaded.
+    For any other model (Hugging Face or GGUF, in a local folder: encoder, causal or sequence-to-sequence), prints the
+    heads that attend mostly to one place, such as the previous token, and the passages that an answer attended to, and
+    writes a page with all heads and tokens. Nothing is downloaded.
     """
     from regard.look.local_models import is_model
 
@@ -74,7 +74,7 @@ def _look_at_run(context: Context, directory: Path, texts: list[str], out: Path)
 
     is_page = out.suffix == ".html"
     if is_page and len(texts) > 1:
-        context.fail(f"a page shows one TEXT, got {len(texts)}; write one page for each")
+        context.fail(f"expected one TEXT for a page, got {len(texts)}; write one page for each")
     opened = open_run(directory)
     task = TASK_MODULES[opened.task]
     target, allowed = f"a `{opened.task}` run", task.LOOK_OPTIONS

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard._wording import counted_noun
 from regard.cli.messages import note
 from regard.errors import DataError
 
@@ -37,7 +36,7 @@ def look(path: Path, text: str, out: Path | None, options: dict[str, Any]) -> No
     model = LocalModel.open(path)
     watched = model.watch(text, generate=options["generate"])
     if watched.cut:
-        note("the text of {:,} tokens is cut to {:,}, the most that the model takes".format(*watched.cut))
+        note("text of {:,} tokens cut to {:,}, the maximum of the model".format(*watched.cut))
     heads = watched.record.summary(model.separators)
     if options["as_json"]:
         print(_json(model, watched, heads))
@@ -74,8 +73,10 @@ def _print_tables(watched: WatchedText, heads: Sequence[Summary]) -> None:
         console.print(_head_table(pointed))
     more = len(pointed) - _MOST
     console.print(
-        f"{len(pointed)} of {counted_noun(len(heads), 'head')} put at least half of their weight on one such place"
-        f"{f'; the page and --json list {more} more' * (more > 0)}."
+        f"heads with at least half of their weight on one place, such as the first token: "
+        f"{len(pointed)} of {len(heads)}"
+        f"{f'; the page and --json list {more} more' * (more > 0)}",
+        soft_wrap=True,
     )
 
 

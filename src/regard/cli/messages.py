@@ -42,7 +42,7 @@ def with_progress(items: Iterable[T], noun: str) -> Iterator[T]:
 
 
 class UnseenUnits:
-    """A count of the units of many lines that training never saw."""
+    """A count of the units of many lines that did not occur in training."""
 
     def __init__(self) -> None:
         self._units: Counter[str] = Counter()
@@ -58,11 +58,11 @@ class UnseenUnits:
         if self._units:
             number = f"{counted_noun(self._units.total(), 'unit')} in {counted_noun(self._lines, 'line')}"
             frequent = first_few([unit for unit, _ in self._units.most_common()])
-            note(f"{number} that training never saw, {effect}: {frequent}")
+            note(f"{number} that did not occur in training, {effect}: {frequent}")
 
 
 class Tally:
-    """Counts over answers: units that training never saw, lines cut short, answers that did not end."""
+    """Counts over answers: units that did not occur in training, lines cut short, answers that did not end."""
 
     def __init__(self) -> None:
         self._unseen = UnseenUnits()
@@ -78,6 +78,6 @@ class Tally:
         """Print a note for each count that is not 0."""
         self._unseen.report("read as unknown")
         if self._cut:
-            note(f"{counted_noun(self._cut, 'line')} cut to {max_length} units, the most that the model takes")
+            note(f"{counted_noun(self._cut, 'line')} cut to {max_length} units, the maximum of the model")
         if self._endless:
             note(f"{counted_noun(self._endless, 'answer')} cut off at the maximum length")

@@ -1,9 +1,9 @@
-"""Options that several commands share, and checks of what was given on the command line."""
+"""Options that several commands share, and checks of the command line."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ __all__ = [
     "as_typed",
     "at_least_1",
     "checked_options",
+    "it_or_them",
     "on_command_line",
 ]
 
@@ -31,16 +32,18 @@ def at_least_1(value: int | None) -> int | None:
 
 def _finite(value: float) -> float:
     if not math.isfinite(value):
-        raise BadParameter(f"expected a number, got {value}.")
+        raise BadParameter(f"expected a finite number, got {value}.")
     return value
 
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="the run directory of a model")]
 Beam = Annotated[int, Option(metavar="N", callback=at_least_1, help="width of the beam search; 1 is greedy search")]
-NBest = Annotated[int, Option(metavar="N", callback=at_least_1, help="answers to give, best first; at most --beam")]
+NBest = Annotated[int, Option(metavar="N", callback=at_least_1, help="number of answers, best first; at most --beam")]
 LengthPenalty = Annotated[
     float,
-    Option(metavar="X", callback=_finite, help="divide log p by the length to this power; 1 favours long answers"),
+    Option(
+        metavar="X", callback=_finite, help="divide log p by the length raised to this power; 1 favours long answers"
+    ),
 ]
 
 
@@ -55,8 +58,13 @@ def checked_options(context: Context, target: str, allowed: set[str]) -> dict[st
     arguments = {parameter.name for parameter in context.command.params if parameter.param_type_name == "argument"}
     wrong = on_command_line(context) - arguments - allowed
     if wrong:
-        context.fail(f"{as_typed(context, wrong)}: no effect on {target}; remove it")
+        context.fail(f"{as_typed(context, wrong)}: no effect on {target}; remove {it_or_them(wrong)}")
     return dict(context.params)
+
+
+def it_or_them(things: Sized) -> str:
+    """Return the pronoun for one thing or for several."""
+    return "it" if len(things) == 1 else "them"
 
 
 def as_typed(context: Context, names: Iterable[str]) -> str:

@@ -20,11 +20,11 @@ def predict(
         bool,
         Option(
             "--scores",
-            help="add the score of each answer in the next column: log p (0 is certain, exp(score) is p), divided as "
-            "--length-penalty says; of a class, its probability",
+            help="add a column with the score after each answer: log p (0 is certain, exp(score) is p), normalised by "
+            "--length-penalty; for a class, its probability",
         ),
     ] = False,
-    as_json: Annotated[bool, Option("--json", help="print one JSON object a line")] = False,
+    as_json: Annotated[bool, Option("--json", help="print one JSON object per line")] = False,
 ) -> None:
     """Answer each line of a file, or tag each word.
 

@@ -1,4 +1,4 @@
-"""Published figures, each with a training to compare, as `regard recipes` lists and runs them."""
+"""Published figures, each with a training run to compare, as `regard recipes` lists and runs them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Layout = Literal["as published", "label first", "parallel, lower case"]
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """A figure that others published for a test set, and a training to compare.
+    """A figure that others published for a test set, and a training run to compare with it.
 
     - ``task``: seq2seq, tag or classify; ``about``: a description of the data.
-    - ``metric``, ``figure``, ``source``: the published result; ``ours``: the result of this training.
-    - ``train``, ``dev``, ``test``: names of files, without .gz: one, or a source and a target file that are parallel;
-      empty where the part is set apart from the training data, or comes with the package.
+    - ``metric``, ``figure``, ``source``: the published result; ``ours``: the result of this training run.
+    - ``train``, ``dev``, ``test``: names of files, without .gz: one, or a source and a target file in parallel;
+      empty if the part is held out from the training data, or comes with the package.
     - ``layout``: the format of their lines; ``arguments``: those of `regard train`, besides the files; ``evaluate``:
-      those of `regard evaluate`, which reads ``test`` after training if it has any.
+      those of `regard evaluate`, which scores ``test`` after training if there are any.
     """
 
     name: str

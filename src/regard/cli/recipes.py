@@ -1,4 +1,4 @@
-"""`regard recipes`: list and run trainings that reproduce published figures."""
+"""`regard recipes`: list and run the trainings that are compared with published figures."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def recipes(
     ] = None,
     out: Annotated[Path | None, Option(metavar="RUN", help="run directory to create  [default: runs/NAME]")] = None,
 ) -> None:
-    """List trainings beside published figures, or run one.
+    """List recipes beside the published figures they are compared with, or run one.
 
-    Running one prints its `regard train` command, and its `regard evaluate` command where the test needs options of its
-    own. Data published in another format are first converted, into the folder `data` of the run.
+    Prints the `regard train` command of a recipe before running it, and a `regard evaluate` command if the test needs
+    other options. Data published in another format are first converted, into the folder `data` of the run.
     """
     from regard.cli.published_figures import RECIPES
 
     if name is None:
         if data is not None or out is not None:
-            context.fail("--data and --out: only with the NAME of a recipe; `regard recipes` lists them")
+            context.fail("--data and --out: expected the NAME of a recipe, got none; `regard recipes` lists the names")
         print(listed(RECIPES))
         return
     known = {recipe.name: recipe for recipe in RECIPES}
     if name not in known:
-        raise ArgumentError(f"expected the name of a recipe, got {name!r}; `regard recipes` lists them")
+        raise ArgumentError(f"expected the name of a recipe, got {name!r}; `regard recipes` lists the names")
     recipe = known[name]
     if recipe.train and data is None:
         wanted = ", ".join(recipe.train + recipe.dev + recipe.test)
-        raise ArgumentError(f"{name} needs data: give --data FOLDER, with {wanted} anywhere below it")
+        raise ArgumentError(f"{name}: expected --data FOLDER, with these files at any depth: {wanted}; got none")
     regard = context.find_root().command
     for arguments in prepared(recipe, data, out or Path("runs") / name):
         print(shlex.join(["regard", *arguments]), flush=True)
@@ -74,7 +74,7 @@ def prepared(recipe: PublishedFigure, data: Path | None, out: Path) -> list[list
     arguments, later = ["train"], list[list[str]]()
     found = {} if data is None else _found(data, {*recipe.train, *recipe.dev, *recipe.test})
     if recipe.layout != "as published" and (out / "config.json").exists():
-        raise RunError(f"{out}: there is a run already; choose another --out, or delete it first")
+        raise RunError(f"{out}: expected a new directory, found a run; choose another --out, or delete the run first")
     for option, names in (("", recipe.train), ("--dev", recipe.dev), ("--test", recipe.test)):
         if names:
             files = [found[name] for name in names]
@@ -100,10 +100,14 @@ def _found(folder: Path, names: set[str]) -> dict[str, Path]:
             places.get(file.removesuffix(".gz"), []).append(Path(place, file))
     for name, paths in sorted(places.items()):
         if not paths:
-            raise ArgumentError(f"--data: expected {name} or {name}.gz anywhere below {folder}, found neither")
+            raise ArgumentError(
+                f"--data: expected {name} or {name}.gz at any depth in {folder}, found neither; add the file"
+            )
         if len(paths) > 1:
             which = " and ".join(str(path) for path in sorted(paths)[:2])
-            raise ArgumentError(f"--data: expected one {name} below {folder}, found {which}; name a folder with one")
+            raise ArgumentError(
+                f"--data: expected one {name} in {folder}, found {which}; choose a folder with only one"
+            )
     return {name: paths[0] for name, paths in places.items()}
 
 
@@ -114,7 +118,9 @@ def _labelled(file: Path) -> Iterator[str]:
     for number, line in enumerate(text.splitlines(), 1):
         label, space, words = line.strip().partition(" ")
         if not space:
-            raise DataError("expected a label, a space and a text; fetch the file again", file=file, line=number)
+            raise DataError(
+                "expected a label, a space and a text, found no space; download the file again", file=file, line=number
+            )
         yield f"{words}\t{label}"
 
 
@@ -125,7 +131,7 @@ def _paired(source: Path, target: Path) -> Iterator[str]:
     for number, sides in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if None in sides:
             ended, other = (source, target) if sides[0] is None else (target, source)
-            message = f"expected as many lines as in {other}, but the file ends before this one"
+            message = f"expected as many lines as in {other}, found the end of the file; download both files again"
             raise DataError(message, file=ended, line=number)
         yield "\t".join(" ".join(side.lower().split()) for side in sides)
 

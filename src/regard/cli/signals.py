@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: how a command is interrupted, from its first moment on."""
+"""Handling of Ctrl-C and SIGTERM, from the first moment of a command on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERRUPTED = 130  # exit status
 
 
 class Interrupted(BaseException):
-    """A request to leave. Not a ``KeyboardInterrupt``, which Typer and Lightning turn into an exit of their own."""
+    """A request to exit. Not a ``KeyboardInterrupt``, which Typer and Lightning handle themselves."""
 
 
 def handle_signals(handler: Any) -> None:
@@ -23,7 +23,7 @@ def handle_signals(handler: Any) -> None:
 
 
 def interrupt(_: int, frame: FrameType | None) -> None:
-    """Unwind the stack; at a second signal, or during an import, which could swallow the exception, leave at once."""
+    """Unwind the stack; at a second signal, or during an import, which could swallow the exception, exit at once."""
     handle_signals(_leave)
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):

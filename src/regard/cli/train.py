@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Context, Option
 
-from regard.cli.options import as_typed, on_command_line
+from regard.cli.options import as_typed, it_or_them, on_command_line
 from regard.cli.tasks import TASK_MODULES, default_of, options_of, reading_options, task_options
 from regard.cli.tasks.seq2seq import MANY_PAIRS
 from regard.cli.train_plan import LARGE_DATA, DataSources, TrainPlan
@@ -24,7 +24,7 @@ _data, _run, _model, _recurrent, _transformer, _training = (
 )
 
 
-# As long as it has options: Typer reads them off the signature
+# As long as its list of options, which Typer reads off the signature
 def train(
     context: Context,
     data: Annotated[
@@ -41,7 +41,7 @@ def train(
     ] = None,
     dev: Annotated[
         Path | None,
-        _data(metavar="FILE", help="examples to choose the best model by  [default: some of DATA, set apart]"),
+        _data(metavar="FILE", help="examples to select the best model with  [default: a part of DATA, held out]"),
     ] = None,
     test: Annotated[
         Path | None, _data(metavar="FILE", help="examples to score the best model on, once, at the end")
@@ -50,7 +50,7 @@ def train(
         str | None,
         _data(
             metavar="NAMES",
-            help="names of the columns in order, source,features,target or text,label, with _ for one to skip; for "
+            help="names of the columns in order, such as source,features,target or text,label; _ skips a column; for "
             "JSON lines, the keys  [default: guessed]",
         ),
     ] = None,
@@ -58,7 +58,7 @@ def train(
         str | None,
         _data(
             metavar="COLUMN",
-            help=f"what to predict from CoNLL-U: upos, xpos or a feature, such as Number  {default_of('tag')}",
+            help=f"column of CoNLL-U to predict: upos, xpos or a feature, such as Number  {default_of('tag')}",
         ),
     ] = None,
     units: Annotated[
@@ -88,26 +88,26 @@ def train(
         int | None,
         _data(
             metavar="N",
-            help="largest number of units: pairs with more on a side are left out, texts to classify are cut  "
+            help="maximum number of units: pairs with more on a side are left out, texts to classify are cut  "
             f"{default_of('max_length')}",
         ),
     ] = None,
     on_disk: Annotated[
         bool,
         _data(
-            "--on-disk", help=f"store examples on disk, not in memory; done anyway for DATA over {LARGE_DATA >> 20} MB"
+            "--on-disk", help=f"store examples on disk, not in memory; the default for DATA over {LARGE_DATA >> 20} MB"
         ),
     ] = False,
     stress: Annotated[bool, _data("--stress", help="English pronunciation with stress marks (AH0, AH1)")] = False,
     out: Annotated[Path | None, _run(metavar="RUN", help="run directory to create  [default: runs/NAME]")] = None,
     resume: Annotated[
-        Path | None, _run(metavar="RUN", help="continue an interrupted run; all other options come from it")
+        Path | None, _run(metavar="RUN", help="continue an interrupted run; takes no other options")
     ] = None,
     minutes: Annotated[
         float | None,
         _run(
             metavar="X",
-            help="how long to train; give more if the last dev score is still the best  " + default_of("minutes"),
+            help="training time; increase it if the last dev score is still the best  " + default_of("minutes"),
         ),
     ] = None,
     epochs: Annotated[
@@ -117,7 +117,7 @@ def train(
     seed: Annotated[int | None, _run(metavar="N", help=f"seed of all random numbers  {default_of('seed')}")] = None,
     model: Annotated[
         Literal["recurrent", "transformer", "none"],
-        _model(metavar="NAME", help="recurrent, transformer, or none: to classify by words alone, without an encoder"),
+        _model(metavar="NAME", help="recurrent, transformer, or none (to classify by words alone, without encoder)"),
     ] = "recurrent",
     layers: Annotated[
         int | None,
@@ -136,7 +136,8 @@ def train(
     word_dropout: Annotated[
         float | None,
         _model(
-            metavar="X", help=f"fraction of words hidden in training, to tag or classify  {default_of('word_dropout')}"
+            metavar="X",
+            help=f"fraction of words hidden in training, for tagging and classification  {default_of('word_dropout')}",
         ),
     ] = None,
     score: Annotated[
@@ -165,13 +166,13 @@ def train(
         int | None,
         _transformer(
             metavar="N",
-            help="size of embeddings and layers; to tag or classify use --embed-dim and --hidden-dim  "
+            help="size of embeddings and layers; for tagging and classification use --embed-dim and --hidden-dim  "
             f"{default_of('dim')}",
         ),
     ] = None,
     heads: Annotated[
         int | None,
-        _transformer(metavar="N", help=f"attention heads in a layer, and in any classifier  {default_of('heads')}"),
+        _transformer(metavar="N", help=f"attention heads per layer, and in every classifier  {default_of('heads')}"),
     ] = None,
     feedforward: Annotated[
         int | None, _transformer(metavar="N", help=f"size of the feed-forward layers  {default_of('feedforward')}")
@@ -184,11 +185,11 @@ def train(
         float | None, _training("--lr", metavar="X", help=f"peak learning rate  {default_of('learning_rate')}")
     ] = None,
     warmup: Annotated[
-        int | None, _training(metavar="N", help=f"updates until the peak  {default_of('warmup')}")
+        int | None, _training(metavar="N", help=f"updates until the peak learning rate  {default_of('warmup')}")
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        _training(metavar="N", help=f"units in a batch, both sides with padding  {default_of('batch_tokens')}"),
+        _training(metavar="N", help=f"maximum of units in a batch, including padding  {default_of('batch_tokens')}"),
     ] = None,
     weight_decay: Annotated[
         float | None, _training(metavar="X", help=f"weight decay of AdamW  {default_of('weight_decay')}")
@@ -197,14 +198,14 @@ def train(
         float | None,
         _training(
             metavar="X",
-            help=f"share of the probability spread over all units or labels  {default_of('label_smoothing')}",
+            help=f"share of the probability spread evenly over all units or labels  {default_of('label_smoothing')}",
         ),
     ] = None,
     patience: Annotated[
         int | None,
         _training(
             metavar="N",
-            help=f"stop after N of the {TrainingSettings.evaluations} dev scores in a row without a better one  "
+            help=f"stop after N consecutive dev scores (of {TrainingSettings.evaluations}) without a better one  "
             f"{default_of('patience')}",
         ),
     ] = None,
@@ -212,14 +213,14 @@ def train(
     """Train a model.
 
     \b
-    Formats of DATA, one example a line:
+    Formats of DATA, one example per line:
       source TAB target              text to text: pronunciation, translation
       lemma TAB features TAB form    inflection; other orders with --columns
       CoNLL-U, or word TAB tag       tagging; a blank line ends a sentence
       text TAB label, JSON lines     classification
 
-    Keeps the best model, scores it, and shows some answers with their attention. The run directory holds all that
-    `predict`, `evaluate` and `look` need. Ctrl-C stops training and keeps the best model so far.
+    Keeps the best model, scores it, and shows some answers with their attention. The run directory contains
+    all that `predict`, `evaluate` and `look` need. Ctrl-C stops training and keeps the best model so far.
     """
     from rich.console import Console
 
@@ -240,20 +241,21 @@ def train(
 
 
 def _check(context: Context, given: set[str]) -> None:
-    """Check that the options can have an effect, whatever the task; otherwise it is wrong usage."""
+    """Check that each option can have an effect, whatever the task; fail with wrong usage otherwise."""
     if "resume" in given and len(given) > 1:
-        context.fail(f"--resume takes everything from the run; remove {as_typed(context, given - {'resume'})}")
+        context.fail(f"--resume: takes all other options from the run; remove {as_typed(context, given - {'resume'})}")
     if {"data", "stress"} <= given:
-        context.fail("--stress is for English pronunciation; remove it, or DATA")
+        context.fail("--stress: applies only to English pronunciation; remove --stress or DATA")
     panels = {one.name: getattr(one, "rich_help_panel", None) for one in context.command.params}
     about_data = {name for name in given if panels[name] == "Data"} - {"stress"}
     if "data" not in given and about_data:
         context.fail(
-            f"{as_typed(context, about_data)}: only with DATA; English pronunciation has units and splits of its own"
+            f"{as_typed(context, about_data)}: expected DATA, got none; "
+            "the only such option for English pronunciation is --stress"
         )
     minutes, seed = context.params["minutes"], context.params["seed"]
     if minutes is not None and not math.isfinite(minutes):
-        context.fail(f"--minutes: expected a number, got {minutes}; Ctrl-C ends training at any time")
+        context.fail(f"--minutes: expected a finite number, got {minutes}; Ctrl-C stops training at any time")
     if seed is not None and not 0 <= seed < 2**32:
         context.fail(f"--seed: expected a number from 0 to {2**32 - 1}, got {seed}")
 
@@ -270,21 +272,27 @@ def _guess(data: str | None, columns: str | None, console: Console) -> str:
 
 
 def _plan(context: Context, given: set[str], task: str) -> TrainPlan:
-    """Return the options sorted by purpose; wrong usage if one has no effect on this task and model."""
+    """Return the options sorted by purpose; fail with wrong usage if one has no effect on this task and model."""
     models = TASK_MODULES[task].MODELS
     model = context.params["model"]
     if model not in models:
-        context.fail(f"--model {model}: not for the task {task}; choose {' or '.join(models)}")
+        context.fail(f"--model: expected {' or '.join(models)} for the task {task}, got {model}")
     if "subwords" in given and "subword" not in (context.params[f"{side}units"] for side in ("", "source_", "target_")):
-        context.fail("--subwords: only with --units subword")
+        context.fail("--subwords: applies only with --units subword; remove it, or add --units subword")
     options = options_of(task, model)
     for other in models:
         wrong = given & (options_of(task, other).keys() - options.keys())
         if wrong:
-            context.fail(f"{as_typed(context, wrong)}: only with --model {other}, and this is {model}")
+            context.fail(
+                f"{as_typed(context, wrong)}: expected --model {other}, got {model}; "
+                f"remove {it_or_them(wrong)}, or choose that model"
+            )
     wrong = given & (task_options() - options.keys())
     if wrong:
-        context.fail(f"{as_typed(context, wrong)}: not for the task {task}; remove it, or choose another --task")
+        context.fail(
+            f"{as_typed(context, wrong)}: no effect on the task {task}; "
+            f"remove {it_or_them(wrong)}, or choose another --task"
+        )
 
     def chosen(names: Iterable[str]) -> dict[str, Any]:
         return {name: context.params[name] for name in names if name in given}

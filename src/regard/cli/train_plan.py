@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGE_DATA", "DataSources", "TrainPlan"]
 
-LARGE_DATA = 2**28  # bytes; as units and ids a text takes some twenty times as many in memory
+LARGE_DATA = 2**28  # bytes; in memory, units and ids take about twenty times as many
 
 
 @dataclass(frozen=True)
 class DataSources:
     """The files of examples, recorded in a run so that training can be resumed.
 
-    Without ``data`` it is English pronunciation, with ``stress`` marks or without.
+    Without ``data`` the examples are English pronunciation, with or without ``stress`` marks.
     """
 
     data: str | None = None

@@ -59,19 +59,23 @@ def resume(directory: Path, console: Console) -> None:
     run = open_run(directory, trained=False)
     if not (directory / "resume.ckpt").exists():
         raise RunError(
-            f"{directory}: nothing to resume: training has finished, or was stopped in its first epoch; train again"
+            f"{directory}: expected an interrupted training, found nothing to resume: it has finished, "
+            "or was stopped in its first epoch; start a new run"
         )
     try:
         settings, _ = TrainingSettings(**run.training["recipe"]), run.training["fingerprint"]
         paths = {name: run.training[name] for name in ("data", "dev", "test", "stress")}
     except (KeyError, TypeError) as error:
-        raise RunError(f"{directory}: config.json does not say how it was trained (no {error}); train again") from error
+        raise RunError(
+            f"{directory}: config.json lacks the settings of the training ({error}); start a new run"
+        ) from error
     sources = DataSources(**paths, on_disk=run.training.get("on_disk", False))
     with _examples_stored(sources, directory, console):
         splits = _splits(run, _parts(sources, run.read), sources, console)
         if not are_examples_of(run, splits[0].examples):
             raise RunError(
-                f"{directory}: the training data have changed since training started; restore them, or train again"
+                f"{directory}: expected the same training data as at the start, found others; "
+                "restore them, or start a new run"
             )
         _fit(run, splits, settings, directory, console, resuming=True)
 
@@ -93,12 +97,12 @@ def _examples_stored(sources: DataSources, directory: Path, console: Console) ->
         with disk_store(directory / f"examples-{rank()}"):
             yield
     finally:
-        if directory.exists() and not any(directory.iterdir()):  # the data had a fault: there is no run
+        if directory.exists() and not any(directory.iterdir()):  # the data were faulty: there is no run
             directory.rmdir()
 
 
 def _parts(sources: DataSources, read: Callable[[str], Split]) -> _Parts:
-    """Return training, dev and test examples, as far as these come with the training data."""
+    """Return training examples, and dev and test examples if they come with the training data."""
     from regard.data import cmudict
     from regard.data.splits import split_off
 
@@ -109,7 +113,7 @@ def _parts(sources: DataSources, read: Callable[[str], Split]) -> _Parts:
 
 
 def _splits(run: Run, parts: _Parts, sources: DataSources, console: Console) -> _Splits:
-    """Return all examples, with those that have files of their own, and print the notes on them."""
+    """Return all examples, also those from separate files, and print the notes on them."""
     train, dev, test = parts
     splits = train, dev or run.read(str(sources.dev)), run.read(sources.test) if sources.test else test
     for split in splits:
@@ -142,7 +146,7 @@ def _fit(
     console.print(f"best model in {directory}: dev {outcome.dev}")
     if outcome.signal is not None:
         remedy = f"; continue with: {_resume_command(directory)}" if (directory / "resume.ckpt").exists() else ""
-        console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is kept{remedy}")
+        console.print(f"stopped on request after {outcome.seconds:.0f} s; the best model so far is saved{remedy}")
         raise Exit(INTERRUPTED)
     if rank() > 0:  # of several processes one reports
         return
@@ -166,7 +170,7 @@ def _report(run: Run, dev: dict[str, object], test: Split | None, directory: Pat
 
 
 def _handful(examples: Sequence[Any], count: int = 6) -> list[Any]:
-    """Return a few examples from across the set, not the shortest nor the longest, or all if there are but a few."""
+    """Return a few examples of medium and greater length, without the longest, or all if there are only a few."""
     ranked = sorted(examples, key=lambda example: len(example[0]))
     if len(ranked) <= count:
         return ranked
@@ -175,11 +179,11 @@ def _handful(examples: Sequence[Any], count: int = 6) -> list[Any]:
 
 
 def _vacant(directory: Path) -> Path:
-    """Return ``directory``, or raise `RunError` if it has a run."""
+    """Return ``directory``, or raise `RunError` if it contains a run."""
     if (directory / "config.json").exists():
         resumable = (directory / "resume.ckpt").exists()
-        remedy = f"continue it: {_resume_command(directory)}" if resumable else "delete it first"
-        raise RunError(f"{directory}: there is a run already; choose another --out, or {remedy}")
+        remedy = f"continue it: {_resume_command(directory)}" if resumable else "delete the run first"
+        raise RunError(f"{directory}: expected a new directory, found a run; choose another --out, or {remedy}")
     return directory
 
 
@@ -192,7 +196,7 @@ def _numbered(path: Path) -> Path:
 
 
 def _run_name(data: str | None) -> str:
-    """Return the name of a run on this file."""
+    """Return the name of a run that is trained on this file."""
     return "english" if data is None else Path(data).name.lstrip("-.").split(".")[0] or "data"
 
 

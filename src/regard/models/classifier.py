@@ -101,10 +101,9 @@ class Classifier(TextModel):
 
     x_t = E[w_t] + Σ_g N[g] / √G_t,  h_t = Encoder(x)_t + P[w_{t−1}, w_t],  c = Σ_t α_t h_t,  p = softmax(W c + b),
 
-    with g the G_t character n-grams of word t, which serve words that training never saw; P the pairs of neighbours;
-    and α from `regard.nn.AttentionPooling` with several heads. N and P are tables that n-grams and pairs are hashed
-    into. Dropout applies to x, both parts of h, and c. Neither the other texts of a batch nor padding have any
-    influence.
+    with g the G_t character n-grams of word t, which represent unseen words too; P the pairs of neighbours; and α from
+    `regard.nn.AttentionPooling` with several heads. N and P are tables that n-grams and pairs are hashed into. Dropout
+    applies to x, both parts of h, and c. Neither the other texts of a batch nor padding have any influence.
 
     Shapes: a `TextBatch` (B, T), logits (B, labels). With ``observe`` they come with the statistics of the pooling;
     weights are (B, heads, 1, T).

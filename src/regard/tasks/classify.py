@@ -29,7 +29,7 @@ __all__ = ["Batch", "Classification", "ClassifyRun", "Encoded", "word_features"]
 _BATCH_UNITS = 8192  # in prediction
 _GRAM_LENGTHS = (3, 4, 5)  # characters
 _MAX_GRAMS = 40  # of one word
-_UNSEEN = -1  # in place of a label that training never saw
+_UNSEEN = -1  # in place of a label that did not occur in training
 
 
 class Encoded(NamedTuple):
@@ -52,7 +52,7 @@ class Classification:
     """The answer of a run to one text: the most probable label and all probabilities; both are empty for a blank text.
 
     ``weights`` (heads, units) are those of the attention, if they were asked for. ``unseen`` are the units that
-    training never saw, with repetitions; ``cut`` is True if the text was longer than the run accepts.
+    did not occur in training, with repetitions; ``cut`` is True if the text was longer than the run accepts.
     """
 
     units: list[str]

@@ -67,7 +67,7 @@ class Run(ABC):
 
     @abstractmethod
     def unseen_notes(self, examples: Sequence[Any]) -> list[str]:
-        """Return notes for the user on what the examples contain that training never saw."""
+        """Return notes for the user on what the examples contain that did not occur in training."""
 
     @abstractmethod
     def encode(self, examples: Sequence[Any]) -> list[Any]:
@@ -145,15 +145,15 @@ class Run(ABC):
 
 
 def unseen_note(found: Iterable[str], known: Iterable[str], noun: str, effect: str) -> list[str]:
-    """Return a note that counts and lists what training never saw, or no note.
+    """Return a note that counts and lists what did not occur in training, or no note.
 
     >>> unseen_note(["a", "b", "b"], ["a"], "tag", "counted as errors")
-    ['1 tag that training never saw, counted as errors: b']
+    ['1 tag that did not occur in training, counted as errors: b']
     """
     unseen = sorted(set(found).difference(known))
     if not unseen:
         return []
-    return [f"{counted_noun(len(unseen), noun)} that training never saw, {effect}: {first_few(unseen)}"]
+    return [f"{counted_noun(len(unseen), noun)} that did not occur in training, {effect}: {first_few(unseen)}"]
 
 
 def _write(path: Path, text: str) -> None:

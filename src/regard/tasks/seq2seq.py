@@ -82,8 +82,8 @@ class Prediction:
 class Answer:
     """The answer of a run to one line: predictions, best first, or none for a blank line.
 
-    ``unseen`` are the units that training never saw, with repetitions; ``cut`` is True if the line was longer than the
-    run accepts.
+    ``unseen`` are the units that did not occur in training, with repetitions; ``cut`` is True if the line was longer
+    than the run accepts.
     """
 
     units: list[str]

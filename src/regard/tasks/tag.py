@@ -32,7 +32,7 @@ _MIN_COUNT = 2  # of a word or character in the vocabulary: the model must learn
 _LONGEST = 512  # words that are tagged together; a longer sentence is tagged in pieces
 _MAX_CHARACTERS = 30  # of a word; of a longer one half of them are read at each end
 _BATCH_WORDS = 4096  # in prediction
-_NO_LABEL = -1  # after the end of a sentence, and for a tag that training never saw
+_NO_LABEL = -1  # after the end of a sentence, and for a tag that did not occur in training
 
 
 class Encoded(NamedTuple):

@@ -2,8 +2,8 @@
 
 A module has, for `regard train`: `read` (a file, with the task's own options as keywords), `MODELS` (kinds of model,
 each with its options), `new` (a run), `describe` and `show_examples`, `EXAMPLE_NOUN` and `SCORING_NOTE`. For the other
-commands: `predict` and `PREDICT_OPTIONS`, `score` and `EVALUATE_OPTIONS`, `draw`, `watch` and
-`LOOK_OPTIONS`. It imports libraries within functions, so that help texts need none of them.
+commands: `predict` and `PREDICT_OPTIONS`, `score` and `EVALUATE_OPTIONS`, `draw`, `watch` and `LOOK_OPTIONS`. Libraries
+are imported within functions, so that the help needs none of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def task_options() -> set[str]:
 
 
 def default_of(option: str) -> str:
-    """Return the default of an option for a help text, and the tasks and models for which it is another.
+    """Return the default of an option for a help text, and the tasks and models for which it differs.
 
     >>> default_of("weight_decay"), default_of("layers"), default_of("epochs")
     ('[default: 0.01]', '[default: 1; seq2seq transformer 3; tag 2]', '[default: tag 10; classify 8]')
@@ -57,7 +57,7 @@ def default_of(option: str) -> str:
     known = {name: value for name, value in values.items() if value is not None}
     first = next(iter(known))
     shown = [f"{name} {_text(value)}" for name, value in known.items()]
-    if first.startswith("seq2seq") and len(known) == len(values):  # the first goes for all others but these
+    if first.startswith("seq2seq") and len(known) == len(values):  # the first holds for all but these
         others = [f"{name} {_text(value)}" for name, value in known.items() if value != known[first]]
         shown = [_text(known[first]), *others]
     return f"[default: {'; '.join(shown)}]"

@@ -68,7 +68,7 @@ def show_examples(run: ClassifyRun, examples: list[LabelledText], directory: Pat
         share = answer.probabilities[answer.label]
         console.print(f"  {answer.label} {100 * share:.0f} %  {_text(run, answer)}{verdict}")
     save(shaded_texts(answers), directory / "attention.png")
-    console.print(f"what it attended to: {directory / 'attention.png'}")
+    console.print(f"attention of these examples: {directory / 'attention.png'}")
 
 
 def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
@@ -86,9 +86,9 @@ def predict(run: ClassifyRun, file: str, options: dict[str, Any]) -> None:
         else:
             score = [f"{answer.probabilities[answer.label]:.4f}"] if options["scores"] and answer.label else []
             print("\t".join([answer.label, *score]))
-    unseen.report("represented by their characters only")
+    unseen.report("represented by characters only")
     if cut:
-        note(f"{counted_noun(cut, 'text')} cut to {run.max_length} units, the most that the model takes")
+        note(f"{counted_noun(cut, 'text')} cut to {run.max_length} units, the maximum of the model")
 
 
 def score(run: ClassifyRun, examples: list[LabelledText], options: dict[str, Any]) -> Scores:
@@ -97,7 +97,7 @@ def score(run: ClassifyRun, examples: list[LabelledText], options: dict[str, Any
 
 
 def draw(run: ClassifyRun, texts: list[str], options: dict[str, Any]) -> Figure:
-    """Classify texts, and draw which of their words each label was read from."""
+    """Classify texts, and draw which of their words the classifier attended to."""
     from regard.look.pictures.shaded_text import shaded_texts
 
     return shaded_texts(_classify(run, texts))
@@ -117,7 +117,7 @@ def _classify(run: ClassifyRun, texts: list[str]) -> list[Classification]:
     answers = list(run.predict(texts, weights=True))
     for text, answer in zip(texts, answers, strict=True):
         if not answer.units:
-            raise ArgumentError(f"expected texts with at least one word, got {text!r}")
+            raise ArgumentError(f"expected a text with at least one word, got {text!r}; pass another text")
         print(f"{text}\t{answer.label}\t{answer.probabilities[answer.label]:.4f}")
     return answers
 

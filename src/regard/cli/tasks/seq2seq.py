@@ -62,7 +62,7 @@ def read(
     normalize: UnicodeForm = "none",
     max_length: int = 200,
 ) -> Pairs:
-    """Read pairs to train on, split into units as the options say, or as can be guessed."""
+    """Read pairs to train on, split into units by the options, or by a guess."""
     from regard.data.pair_rows import read_pair_rows
     from regard.data.pairs import learn_tokenizers, split_into_units
 
@@ -117,7 +117,7 @@ def show_examples(run: Seq2SeqRun, examples: list[Pair], directory: Path, consol
         console.print(f"  {set_cell_size(source, width)}  {predicted}{verdict}")
     if run.model.config.attends:
         save(alignments(means(weights_of(run, answers))), directory / "attention.png")
-        console.print(f"what it attended to: {directory / 'attention.png'}")
+        console.print(f"attention of these examples: {directory / 'attention.png'}")
 
 
 def predict(run: Seq2SeqRun, file: str, options: dict[str, Any]) -> None:
@@ -200,12 +200,16 @@ def _answer(run: Seq2SeqRun, texts: list[str], options: dict[str, Any]) -> list[
 
     search = Search(options["beam"], options["n_best"], options["length_penalty"], weights=True)
     if not run.model.config.attends:
-        raise ArgumentError(f"{options['run']}: this model has no attention to look at; train one without --score none")
+        raise ArgumentError(
+            f"{options['run']}: expected a model with attention, got one without; train one without --score none"
+        )
     if options["heads"] and isinstance(run.model.config, RecurrentConfig):
-        raise ArgumentError(f"{options['run']}: this model has one attention with a single head; remove --heads")
+        raise ArgumentError(f"--heads: expected a transformer, {options['run']} has a single head; remove it")
     for text in texts:
         if not run.split(text):
-            raise ArgumentError(f"expected at least one unit in each text ({run.source_tokenizer}), got {text!r}")
+            raise ArgumentError(
+                f"expected a text with at least one unit ({run.source_tokenizer}), got {text!r}; pass another text"
+            )
     answers = list(run.predict(texts, search))
     tally = Tally()
     for text, answer in zip(texts, answers, strict=True):

@@ -107,19 +107,19 @@ def watch(run: TagRun, text: str, options: dict[str, Any]) -> tuple[WatchRecord,
 
 
 def _tag(run: TagRun, texts: list[str], options: dict[str, Any]) -> list[AnswerWeights]:
-    """Print each text with its tags; return what its words attended to."""
+    """Print each text with its tags; return the attention of its words."""
     from regard.look.pictures.of_answers import AnswerWeights
 
     if not run.model.config.attends:
         raise ArgumentError(
-            f"{options['run']}: this tagger is recurrent and has no attention to look at; "
+            f"{options['run']}: expected a model with attention, got a recurrent tagger; "
             "train one with --model transformer"
         )
     answers = []
     for text in texts:
         words = text.split()
         if not words:
-            raise ArgumentError(f"expected texts with at least one word, got {text!r}")
+            raise ArgumentError(f"expected a text with at least one word, got {text!r}; pass another text")
         tags, weights = run.predict_with_weights(words)
         print(f"{text}\t{' '.join(tags)}")
         rows = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
