@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -17,7 +18,7 @@ from regard.models.config_checks import check_at_least_1, check_fractions, check
 from regard.models.pretrained import Pretrained
 from regard.nn import BlockConfig, Dropout, TransformerDecoder, TransformerEncoder
 from regard.nn._parts import as_pair, normal_embedding_
-from regard.positions import BY_NAME, ALiBi, Learned, Rotary, Shaw, Sinusoidal, T5Bias
+from regard.positions import BY_NAME, Learned, Relative, Sinusoidal
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 
     from regard.functional import Mask, Observe
     from regard.nn import DecoderState
-    from regard.positions import Relative
 
 __all__ = ["TransformerConfig", "TransformerMemory", "TransformerSeq2Seq"]
-
-_SHAW_DISTANCE = 16  # the clipping distance k of Shaw et al. 2018, section 4.1
 
 
 @dataclass(frozen=True)
@@ -228,14 +226,11 @@ def _block(config: TransformerConfig, *, bidirectional: bool) -> BlockConfig:
 
 def _relative(config: TransformerConfig, *, bidirectional: bool) -> Callable[[], Relative] | None:
     """Return a function that makes the encoding within self-attention of a layer, or None without one."""
-    head_dim = config.dim // config.heads
-    if config.positions == "rotary":
-        return lambda: Rotary(head_dim)
-    if config.positions == "alibi":
-        return lambda: ALiBi(config.heads)
-    if config.positions == "shaw":
-        return lambda: Shaw(head_dim, _SHAW_DISTANCE)
-    if config.positions == "t5":
-        shared = T5Bias(config.heads, bidirectional=bidirectional)
-        return lambda: shared
-    return None
+    encoding = BY_NAME[config.positions]
+    if not issubclass(encoding, Relative):
+        return None
+    make = partial(encoding.for_layer, config.heads, config.dim // config.heads, bidirectional=bidirectional)
+    if not encoding.is_shared:
+        return make
+    shared = make()
+    return lambda: shared

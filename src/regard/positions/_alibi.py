@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -40,6 +40,10 @@ class ALiBi(Relative):
             [-0.0625, -0.0000, -0.0625],
             [-0.1250, -0.0625, -0.0000]])
     """
+
+    @classmethod
+    def for_layer(cls, num_heads: int, head_dim: int, *, bidirectional: bool) -> Self:
+        return cls(num_heads)
 
     def __init__(self, num_heads: int) -> None:
         """Make biases for so many heads."""

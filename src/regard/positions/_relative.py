@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ class Relative(nn.Module):
     s_ij = score(rotate(q_i), rotate(k_j)) + bias_ij;  output_i = Σ_j P_ij v_j + of_weights(P)_i, with P = softmax(s).
 
     An encoding overrides one or two of the three methods. They take *places*, the positions of queries and keys:
-    integers with any origin, as only differences count.
+    integers with any origin, as only differences count. One that models make by its name defines `for_layer` too.
 
     Shapes: heads (..., H, T, d); weights (..., H, Tq, Tk); places (T,) for all sequences, or (B, T).
 
@@ -33,9 +33,17 @@ class Relative(nn.Module):
     #: True where the heads' output needs `of_weights`, and so the weights themselves.
     needs_weights: bool = False
 
+    #: True where all layers of a model share one encoding.
+    is_shared: ClassVar[bool] = False
+
     def __init__(self) -> None:
         """Make an encoding without parameters that changes nothing."""
         super().__init__()
+
+    @classmethod
+    def for_layer(cls, num_heads: int, head_dim: int, *, bidirectional: bool) -> Self:
+        """Return the encoding of a layer with these heads, as models make those that they know by name."""
+        raise NotImplementedError(f"{cls.__name__} defines no for_layer, with which models make an encoding")
 
     def forward(self, *_: object) -> NoReturn:
         """Raise `UnsupportedError`: a layer calls `rotate`, `bias` and `of_weights` of the encoding it is given."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -45,6 +45,10 @@ class Rotary(Relative):
         ...
     regard.errors.ArgumentError: rotary positions turn pairs of features: head_dim must be even and 2 or more, got 5
     """
+
+    @classmethod
+    def for_layer(cls, num_heads: int, head_dim: int, *, bidirectional: bool) -> Self:
+        return cls(head_dim)
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 __all__ = ["Shaw"]
+
+_DISTANCE = 16  # the clipping distance k of Shaw et al. 2018, section 4.1
 
 
 class Shaw(Relative):
@@ -45,6 +47,10 @@ class Shaw(Relative):
     """
 
     values: nn.Parameter | None
+
+    @classmethod
+    def for_layer(cls, num_heads: int, head_dim: int, *, bidirectional: bool) -> Self:
+        return cls(head_dim, _DISTANCE)
 
     def __init__(self, head_dim: int, max_distance: int, *, values: bool = True) -> None:
         """Make a vector (head_dim) for each distance up to ±max_distance, of keys and, with ``values``, of values."""

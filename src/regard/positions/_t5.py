@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,13 @@ class T5Bias(Relative):
     torch.Size([1, 2, 5, 7])
     """
 
+    is_shared = True
+
     _bucket_of: Tensor
+
+    @classmethod
+    def for_layer(cls, num_heads: int, head_dim: int, *, bidirectional: bool) -> Self:
+        return cls(num_heads, bidirectional=bidirectional)
 
     def __init__(
         self, num_heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
