@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from regard.look.record import Layer, Record
 
-__all__ = ["NUMBERS", "SHARES", "Side", "Summary", "sides", "summary"]
+__all__ = ["NUMBERS", "SHARES", "SUMMARISED", "Side", "Summary", "sides", "summary"]
 
 Side = Literal["source", "target"]
 
@@ -25,7 +25,9 @@ SHARES = {"first": "first token", "previous": "previous token", "itself": "itsel
 """The titles of a summary's shares."""
 
 _STANDS_OUT = 0.5
-_OFFSETS = (0, -1)  # the offsets of a watch by default
+_OFFSETS = (0, -1)
+SUMMARISED = Observe(entropy=True, received=True, distance=True, offsets=_OFFSETS)
+"""The statistics that a summary needs."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def _statistics(record: Record, layer: Layer, counted: Bool[Tensor, "B Tq"]) -> 
     is_complete = all_count and of_positions and known.received is not None and known.entropy is not None
     if layer.inputs is not None and not is_complete:
         weights, offsets = counted[:, None].expand(layer.shape[:3]).float(), _OFFSETS
-        known = layer.observe(Observe(received=weights, offsets=offsets, distance=True, entropy=True))
+        known = layer.observe(replace(SUMMARISED, received=weights))
     received = known.received if layer.inputs is not None or not layer.cross or all_count else None
     at = {} if known.offsets is None else dict(zip(offsets, known.offsets.unbind(-1), strict=False))
     return _Statistics(received, at.get(-1), at.get(0), known.distance, known.entropy)

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from regard._eager import is_eager
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.observe import Observe
+from regard.look.reading.heads import SUMMARISED
 from regard.look.watch_record import WatchRecord
 from regard.look.watching import huggingface, torch_multi_head
 from regard.look.watching.functions import FUNCTIONS, Function
@@ -30,7 +31,7 @@ from regard.look.watching.recorder import Recorder, naming
 
 __all__ = ["watch"]
 
-_OBSERVE = Observe(entropy=True, received=True, top=8, distance=True, offsets=(0, -1))
+_OBSERVE = replace(SUMMARISED, top=8)
 
 
 @contextmanager
