@@ -42,9 +42,10 @@ def observe(call: PreparedCall, what: Observe) -> Observation:
 
 def _inputs(call: PreparedCall) -> tuple[Tensor | int | None, ...]:
     """The tensors and the parts of the mask as the operators take them."""
-    low, high, keep, table = (call.mask or Mask()).parts(call.shape, call.query.device)
+    mask = (call.mask or Mask()).parts(call.shape, call.query.device)
+    mask = mask._replace(table=broadcast(mask.table, call.shape))
     inputs = four_axes(call.query), four_axes(call.key), four_axes(call.value), call.score.terms(call.query).weight
-    return (*inputs, broadcast(call.bias, call.shape), low, high, keep, broadcast(table, call.shape))
+    return (*inputs, broadcast(call.bias, call.shape), *mask)
 
 
 def _worth_saving(call: PreparedCall) -> bool:

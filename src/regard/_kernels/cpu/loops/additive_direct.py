@@ -10,7 +10,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from regard._kernels.cpu.loops.rows import CHUNK, drop_row, exp_within, hidden, place, pull_row, span, weigh_rows
+from regard._kernels.cpu.loops.rows import (
+    CHUNK,
+    drop_row,
+    exp_within,
+    has_hidden,
+    hidden,
+    place,
+    pull_row,
+    span,
+    weigh_rows,
+)
 from regard._kernels.cpu.loops.threads import FINITE, INNER, Threaded
 
 _TOP = 20  # 1 - 2 e^-20 is 1 in float32; twice that for float64
@@ -78,7 +88,7 @@ def attend(begin, step, q, k, v, weight, weights, bits, logsumexp, out, block, r
         for r in range(start, stop):
             row, at = block.row + r, (local * block.pitch + r) * block.stride - block.key
             first, end = span(head, row, block, reach)
-            if not (reach.has_keep or reach.has_table):
+            if not has_hidden(reach):
                 _score_row(q[head, row], k[head], w, first, end, weights, at)
                 continue
             of_table = place(reach.table_strides, head, row, reach)

@@ -126,6 +126,12 @@ def place(strides, head, row, reach):
 
 
 @njit(**INNER)
+def has_hidden(reach):
+    """Whether keys within a row's `span` may be hidden."""
+    return reach.has_keep or reach.has_table
+
+
+@njit(**INNER)
 def hidden(head, row, j, at, reach):
     """Whether padding or a table hides key j; ``at`` is the row's `place` in the table."""
     if reach.has_keep and reach.keep[head // reach.sharing, j] == 0:
@@ -176,7 +182,7 @@ def _mask_row(scores, begin, head, row, first, count, reach):
         for j in range(count):
             added = reach.bias[of_bias + np.intp(j) * stride]
             scores[begin + j] = scores[begin + j] + added if added != -np.inf else added
-    if reach.has_keep or reach.has_table:
+    if has_hidden(reach):
         of_table = place(reach.table_strides, head, row, reach)
         for j in range(count):
             if hidden(head, row, first + np.intp(j), of_table, reach):
