@@ -59,7 +59,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when first named, and kept: the command line answers --help without waiting for torch.
+    # Imported at the first access and cached, so that `regard --help` does not import torch.
     if name in ("errors", "nn", "positions"):
         return importlib.import_module(f"regard.{name}")
     if name not in __all__:

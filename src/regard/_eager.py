@@ -1,6 +1,6 @@
-"""Whether code runs eagerly: not compiled, traced or transformed. Only this module reads torch's private state for it.
+"""Detection of eager code: not compiled, traced or transformed. Only this module reads torch's private state for it.
 
-Eager code may read values to branch on, and may hand an array to a loop outside of torch.
+Eager code may branch on values, and may pass an array to a loop outside of torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_eager(*tensors: Tensor) -> bool:
 
 
 def is_eager_on_cpu(*tensors: Tensor) -> bool:
-    """Return True where code is eager and all tensors are plain ones on the CPU: reading their values costs nothing."""
+    """Return True where code is eager and all tensors are plain ones on the CPU: reading values is free."""
     return is_eager() and all(type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cpu for tensor in tensors)
 
 

@@ -1,4 +1,4 @@
-"""Atomic writes: a reader finds a file's old content or the new, never a part of it."""
+"""Atomic writes: a file has its old content or its new content at any time, never a part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that a package imports when they are first named, so that importing the package stays fast."""
+"""Lazy imports: a package imports a name at its first access, so that importing the package itself is fast."""
 
 from __future__ import annotations
 

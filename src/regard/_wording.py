@@ -1,4 +1,4 @@
-"""Wording that messages share; light, as the command line imports it at its start."""
+"""Wording shared by messages; without heavy imports, as the command line imports it at startup."""
 
 from __future__ import annotations
 

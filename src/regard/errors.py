@@ -1,4 +1,4 @@
-"""What can go wrong, for the user: one line with what was expected, what came, what to do.
+"""Errors that are meant for the user: each message is one line, with the expected value, the actual one and a remedy.
 
     RegardError
     ├── ArgumentError     (ValueError)    a wrong argument: shapes, dtypes, masks, options

@@ -207,7 +207,7 @@ def test_more_answers_than_the_beam_holds(
 ) -> None:
     stdin(b"bad\n")
     error = regard("predict", trained, "--beam", "2", "--n-best", "3").error
-    assert error == "n_best: expected 1 to beam (2), got 3; widen the beam or ask for fewer"
+    assert error == "n_best: expected 1 to beam (2), got 3; widen the beam or request fewer"
     assert regard("look", trained, "bad", "--n-best", "6").error.startswith("n_best: expected 1 to beam (5)")
 
 

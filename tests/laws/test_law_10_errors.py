@@ -133,10 +133,10 @@ def test_explain_impl_checks_alike() -> None:
         in (regard.explain_impl(Q, K, V, dropout_p=0.1))
     )
     small = torch.zeros(64, 8, 16, 4)
-    assert "here so small that it is the quickest\nnot sdpa: it would take longer" in regard.explain_impl(*[small] * 3)
+    assert "the fastest at this size\nnot sdpa: it would take longer" in regard.explain_impl(*[small] * 3)
     bias = torch.zeros(1, 3, 5, 7, requires_grad=True)
     assert "the gradient of a bias" in regard.explain_impl(Q, K, V, bias=bias)
-    assert 'not sdpa: impl="reference" was asked for' in regard.explain_impl(Q, K, V, impl="reference")
+    assert 'not sdpa: impl="reference" was requested' in regard.explain_impl(Q, K, V, impl="reference")
     assert "not sdpa: it computes dot products" in regard.explain_impl(Q, K, V, score=Additive(torch.zeros(8)))
     seen = []
     torch.func.grad(lambda q: (seen.append(regard.explain_impl(q, K, V)), q.sum())[1])(Q)

@@ -244,10 +244,10 @@ LAYER = MultiHeadAttention(DIM, HEADS)
         (lambda: LAYER.project(torch.zeros(3, DIM)).select(torch.tensor([0])), r"without a batch .*\(2, 3, 5\)"),
         (
             lambda: KeyValueCache.of_memory(*tokens(2)).append(*tokens(1)),
-            "holds the keys of a memory and takes no more",
+            "holds the keys of a memory and cannot grow",
         ),
         (lambda: LAYER(torch.zeros(B, 1, DIM), torch.zeros(B, 1, DIM), cache=filled()), "leave key and value out"),
-        (lambda: LAYER(torch.zeros(B, 1, DIM), cache=KeyValueCache(3)), r"window=3 forgets, .*causal=True or a mask"),
+        (lambda: LAYER(torch.zeros(B, 1, DIM), cache=KeyValueCache(3)), r"window=3 drops old tokens: .*causal=True or a mask"),
         (lambda: LAYER(torch.zeros(B, 1, DIM), mask=window(2), cache=KeyValueCache(3)), "window=3 forgets"),
         (
             lambda: LAYER(torch.zeros(B, 1, DIM), mask=causal() & padding(lengths=[1, 2]), cache=KeyValueCache(3)),

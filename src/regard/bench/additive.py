@@ -1,4 +1,4 @@
-"""Additive attention against its peers: time, peak memory, and error against float64, in one table.
+"""Benchmark of additive attention against other implementations: time, peak memory, and error against float64.
 
 Peers, all in this process and called in turn: the formula in plain PyTorch, torch.compile of it, Keras's
 AdditiveAttention as it computes, and KeOps where `pykeops` is installed. A peer whose values are wrong has no time.
@@ -25,19 +25,19 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def plain(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
-    """softmax(w . tanh(q + k)) v, by broadcasting."""
+    """Compute softmax(w . tanh(q + k)) v, by broadcasting."""
     scores = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ weight
     return torch.softmax(scores, -1) @ value
 
 
 def keras(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
-    """As `keras.layers.AdditiveAttention`: the weight multiplies, and a sum reduces."""
+    """Compute it as `keras.layers.AdditiveAttention`: an elementwise product with the weight, then a sum."""
     scores = (weight * torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))).sum(-1)
     return torch.softmax(scores, -1) @ value
 
 
 def keops(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
-    """By a symbolic tensor, reduced without being built; KeOps has no tanh, but the exponential that makes one."""
+    """Compute it from a symbolic tensor that is never built; KeOps has no tanh, so it is written with exponentials."""
     from pykeops.torch import LazyTensor
 
     q, k, v = LazyTensor(query.unsqueeze(-2)), LazyTensor(key.unsqueeze(-3)), LazyTensor(value.unsqueeze(-3))
@@ -48,13 +48,13 @@ def keops(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
 
 
 def ours(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, mask: regard.Mask | None = None) -> Tensor:
-    """`regard.attention`, one head."""
+    """Compute it by `regard.attention`, with one head."""
     query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
     return regard.attention(query, key, value, score=regard.Additive(weight), mask=mask).squeeze(1)
 
 
 def peers() -> dict[str, Attend]:
-    """All that can be measured here, ours first."""
+    """Return the implementations that can be measured here, regard's first."""
     found: dict[str, Attend] = {
         "regard": ours,
         "PyTorch": plain,
@@ -67,7 +67,7 @@ def peers() -> dict[str, Attend]:
 
 
 class Case(NamedTuple):
-    """Sizes of one measurement."""
+    """The sizes of one measurement."""
 
     name: str
     B: int
@@ -77,7 +77,7 @@ class Case(NamedTuple):
     Ev: int
 
     def inputs(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
-        """Query, key, value, weight, and the gradient of the output; the same numbers each time."""
+        """Return query, key, value, weight, and the gradient of the output; the same numbers each time."""
         generator = torch.Generator().manual_seed(0)
         shapes = [(self.B, self.Tq, self.H), (self.B, self.Tk, self.H), (self.B, self.Tk, self.Ev), (self.H,)]
         drawn = [torch.randn(shape, generator=generator, dtype=torch.float32) for shape in shapes]
@@ -92,7 +92,7 @@ LONG = [Case(f"B=1, T={T:,}, H=Ev=128", 1, T, T, 128, 128) for T in (1024, 2048,
 
 
 def forward(attend: Attend, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
-    """A call of the forward pass alone."""
+    """Return a call of the forward pass alone."""
 
     def run() -> object:
         with torch.no_grad():
@@ -102,12 +102,12 @@ def forward(attend: Attend, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
 
 
 def backward(attend: Attend, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
-    """A call of the forward and the backward pass."""
+    """Return a call of the forward and the backward pass."""
     return lambda: torch.autograd.grad(attend(*inputs[:4]), inputs[:4], inputs[4])
 
 
 def errors(attend: Attend, case: Case, exact: list[Tensor]) -> list[float]:
-    """Relative errors of the output and of each gradient."""
+    """Return the relative errors of the output and of each gradient."""
     inputs = case.inputs()
     output = attend(*inputs[:4])
     found = [output, *torch.autograd.grad(output, inputs[:4], inputs[4])]
@@ -115,7 +115,7 @@ def errors(attend: Attend, case: Case, exact: list[Tensor]) -> list[float]:
 
 
 def compare(case: Case, seconds: float, attends: dict[str, Attend]) -> list[str]:
-    """Lines of the table for one case."""
+    """Return the lines of the table for one case."""
     wide = case.inputs(torch.float64)
     output = plain(*wide[:4])
     exact = [output.detach(), *torch.autograd.grad(output, wide[:4], wide[4])]
@@ -144,7 +144,7 @@ def compare(case: Case, seconds: float, attends: dict[str, Attend]) -> list[str]
 
 
 def long(case: Case, seconds: float) -> str:
-    """A line on one length: time and memory, and what a mask saves."""
+    """Return the line of the table for one length: time, memory, and the ratio of time with a mask to time without."""
     inputs, window = case.inputs(), regard.causal() & regard.window(256)
     masks = {"full": None, "causal": regard.causal(), "window": window}
 
@@ -154,9 +154,9 @@ def long(case: Case, seconds: float) -> str:
     taken = interleaved({name: masked(mask) for name, mask in masks.items()}, seconds, least=1)
     held = 2 * sum(x.numel() for x in inputs[:4]) + 2 * inputs[4].numel()  # inputs, output, and the gradients of both
     megabytes = held * 4 / 2**20
-    scratch.kept.clear()  # what a thread keeps between calls counts too
+    scratch.kept.clear()  # buffers that a thread reuses between calls count too
     peak = peak_megabytes(masked(None))
-    total = megabytes / 2 + peak  # the inputs were there before; all else is within the peak
+    total = megabytes / 2 + peak  # the inputs were allocated before; all other tensors are within the peak
     return (
         f"| {case.Tq:,} | {taken['full'] * 1e3:.0f} | {taken['causal'] / taken['full']:.2f} "
         f"| {taken['window'] / taken['full']:.3f} | {total:.0f} | {total / megabytes:.1f} |"
@@ -168,7 +168,7 @@ def main(seconds: float = 5.0, threads: int | None = None, longest: int = 16384)
     if threads is not None:
         torch.set_num_threads(threads)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32; medians of interleaved calls\n")
-    print("| case | what | forward, ms | ratio | with backward, ms | ratio | peak, MB | error |")
+    print("| case | implementation | forward, ms | ratio | with backward, ms | ratio | peak, MB | error |")
     print("|---|---|---|---|---|---|---|---|")
     for case in (SQUARE, STEP):
         print("\n".join(compare(case, seconds, peers())), flush=True)

@@ -1,4 +1,4 @@
-"""Speed of the loops of additive attention, beside the bound that the machine's multipliers set."""
+"""Speed of the loops of additive attention, compared with the bound set by the machine's multipliers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BACKWARD = 6.0  # 1 + A B, estimate, 2 multiply-adds, dS r, t - t r
 @njit(fastmath={"contract"}, error_model="numpy")
 def _multiply_add(rounds: int, a: Any, b: Any, x: Any) -> None:
     for _ in range(rounds):
-        for j in range(192):  # twelve vectors of AVX-512: enough that none waits for another
+        for j in range(192):  # twelve vectors of AVX-512: enough to hide the latency of one
             x[j] = x[j] * a + b
 
 
@@ -41,7 +41,7 @@ def _best(function: Callable[[], object], repeats: int = 20) -> float:
 
 
 def report() -> str:
-    """Return the terms a second on one core, against the multiply-adds a second that this core does."""
+    """Return the terms per second on one core, and the multiply-adds per second of that core."""
     x, a, b = np.ones(192, np.float32), np.float32(0.99), np.float32(0.1)
     rate = 192 * 100_000 / _best(lambda: _multiply_add(100_000, a, b, x))
     N, T, H = 2, 256, 128

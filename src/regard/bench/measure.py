@@ -18,8 +18,8 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def interleaved(functions: Mapping[str, Callable[[], object]], seconds: float, least: int = 3) -> dict[str, float]:
     """Return the median seconds of a call of each function, called in turns for about ``seconds``, at least ``least``.
 
-    Taking turns exposes all of them alike to what else the machine does. A turn is one call, or as many as fit into
-    20 ms: what a quick function finds in the caches is then its own doing, not what the one before left there. Each is
+    Taking turns exposes all functions equally to other load on the machine. A turn is one call, or as many as fit into
+    20 ms, so that a fast function runs with its own data in the caches, not those of the previous function. Each is
     called twice before, unmeasured.
     """
     counts = {}
@@ -45,7 +45,7 @@ def peak_megabytes(function: Callable[[], object]) -> float:
     """Return the peak of the process's resident memory above its present size; NaN if the system has no figures."""
     gc.collect()
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what is free but kept would hide what is taken
+        ctypes.CDLL(None).malloc_trim(0)  # memory that is free but not returned would hide new allocations
         _RESET.write_text("5")  # sets the peak to the present
     except (OSError, AttributeError):
         return float("nan")

@@ -1,7 +1,7 @@
-"""Additive attention by the operators of `regard._kernels.ops`: a call as they take it, their answers as asked for.
+"""Additive attention by the operators of `regard._kernels.ops`: conversion of their arguments and results.
 
-Nothing of the size of the scores is made here, and inputs need not be made safe: these kernels never read what is
-masked.
+No tensor of the size of the scores is made here, and inputs need not be made safe: these kernels never read masked
+keys and values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["attend", "observe"]
 
 
 def attend(call: PreparedCall) -> tuple[Tensor, Observation | None]:
-    """Return the output of a call for the "cpu" or "triton" kernel, and the statistics that it asks for."""
+    """Return the output of a call for the "cpu" or "triton" kernel, and the statistics that it requests."""
     inputs = _inputs(call)
     seed = torch.randint(2**62, (), dtype=torch.int64) if call.dropout_p else None
     save = call.kernel == "cpu" and not call.dropout_p and _worth_saving(call)
@@ -41,7 +41,7 @@ def observe(call: PreparedCall, what: Observe) -> Observation:
 
 
 def _inputs(call: PreparedCall) -> tuple[Tensor | int | None, ...]:
-    """The tensors and the parts of the mask as the operators take them."""
+    """Return the tensors and the parts of the mask as the operators take them."""
     mask = (call.mask or Mask()).parts(call.shape, call.query.device)
     mask = mask._replace(table=broadcast(mask.table, call.shape))
     inputs = four_axes(call.query), four_axes(call.key), four_axes(call.value), call.score.terms(call.query).weight
@@ -49,7 +49,7 @@ def _inputs(call: PreparedCall) -> tuple[Tensor | int | None, ...]:
 
 
 def _worth_saving(call: PreparedCall) -> bool:
-    """Whether a backward pass may follow, and the weights are no larger than query and output."""
+    """Return whether a backward pass may follow and the weights are no larger than query and output."""
     if torch.compiler.is_compiling() or call.key.shape[-2] > call.key.shape[-1] + call.value.shape[-1]:
         return False
     return call.wants_gradient()

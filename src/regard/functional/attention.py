@@ -79,7 +79,7 @@ def attention(
 
     - ``score``: `ScaledDot` (the default), `Dot`, `General`, `Additive`, or a subclass of `regard.functional.Score`.
     - ``mask``: `causal`, `window`, `padding`, `dense`, composed by ``&``, or a bool tensor of the query's rank with
-      sizes 1 or equal. True = may attend. A query that may attend to nothing gives 0. Masked keys have no influence.
+      sizes 1 or equal. True = may attend. A query that may attend to no key gives 0. Masked keys have no influence.
     - ``bias``: added to the scores, of the query's rank and dtype, sizes 1 or equal; -inf masks.
     - ``dropout_p``: applied to the weights whenever it is above 0, so a layer passes 0 in evaluation.
     - ``observe``: the statistics to compute, an `Observe`; then ``(output, Observation)`` is returned.
@@ -114,7 +114,7 @@ def attend(
     impl: Impl = "auto",
     heads: Tensor | None = None,
 ) -> tuple[Float[Tensor, "*heads Tq Ev"], Observation | None]:
-    """Return the output of `attention`, and the statistics, which are None unless ``observe`` asks for them.
+    """Return the output of `attention`, and the statistics, which are None without ``observe``.
 
     A watcher receives each call of this function once. ``heads`` (Hq,) are the numbers of the query's heads within a
     layer that attends with some of its heads at a time: they are for the watcher alone.
@@ -134,7 +134,7 @@ def _attend(call: PreparedCall) -> tuple[Tensor, Observation | None]:
     if call.kernel in ("cpu", "triton"):
         return additive.attend(call)
     compute = _by_sdpa if call.kernel == "sdpa" else _by_reference
-    # The effect of masked NaN and inf on an output shows in it; that on gradients and statistics does not.
+    # The effect of masked NaN and inf is detectable in an output, but not in gradients and statistics.
     assume_finite = call.observe is None and not call.dropout_p and not call.wants_gradient()
     safe = make_safe(call, assume_finite=assume_finite)
     output, statistics = compute(call, safe)
@@ -181,7 +181,7 @@ def explain_impl(
     observe: Observe | None = None,
     impl: Impl = "auto",
 ) -> str:
-    """Return which kernel `attention` takes for the same arguments, and why not the others, a line for each.
+    """Explain the choice of kernel for these arguments of `attention`: one line for it and one for each other kernel.
 
     >>> import torch
     >>> from regard import Additive, explain_impl

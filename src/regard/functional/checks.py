@@ -17,7 +17,7 @@ __all__ = ["autocast_dtype", "check_arguments", "check_bias", "check_observe"]
 
 
 def autocast_dtype(query: Tensor) -> torch.dtype | None:
-    """Return the dtype to which autocast casts the inputs; None outside autocast, and for float64, which it keeps."""
+    """Return the dtype to which autocast casts the inputs; None outside autocast, and for float64 (never cast)."""
     kind = query.device.type
     if query.dtype == torch.float64 or kind == "meta" or not torch.is_autocast_enabled(kind):
         return None

@@ -16,7 +16,7 @@ from regard.functional.scores import Score
 __all__ = ["Impl", "choose", "explain"]
 
 Impl = Literal["auto", "reference", "sdpa", "cpu", "triton"]
-_FAST = ("sdpa", "cpu", "triton")  # what auto tries, in this order, before the reference
+_FAST = ("sdpa", "cpu", "triton")  # tried by auto in this order, before the reference
 _ABOUT = {
     "reference": "the plain formula, which builds the matrix of scores",
     "sdpa": "torch's fused kernel",
@@ -53,7 +53,7 @@ def choose(impl: str, score: Score, query: Tensor, key: Tensor, dropout_p: float
 
 
 def explain(impl: str, taken: str, score: Score, query: Tensor, key: Tensor, dropout_p: float, note: str = "") -> str:
-    """Return a line for the kernel that `choose` has taken, with a note if that is sdpa, and one for each other."""
+    """Return one line for the kernel that `choose` returned, with a note if that is sdpa, and one for each other."""
     why = _why_reference(score, query, key, dropout_p)
     if taken == "reference":
         note = f", {why}" if why and impl == "auto" else ""
@@ -66,21 +66,21 @@ def explain(impl: str, taken: str, score: Score, query: Tensor, key: Tensor, dro
         if kernel == "reference":
             why = "it builds the matrix of scores"
         else:
-            asked = "it would take longer" if impl == "auto" else f'impl="{impl}" was asked for'
+            asked = "it would take longer" if impl == "auto" else f'impl="{impl}" was requested'
             why = _why_not(kernel, score, query) or asked
         lines.append(f"not {kernel}: {why}")
     return "\n".join(lines)
 
 
 def _why_reference(score: Score, query: Tensor, key: Tensor, dropout_p: float) -> str:
-    """Return why the reference is the quickest on a CPU; empty if it is not, or if a graph must serve all sizes."""
+    """Return why the reference is the fastest on a CPU; empty if it is not, or if a graph must serve all sizes."""
     if score.form != "dot" or torch.compiler.is_compiling():
         return ""
     if not query.is_cpu or query.dtype not in (torch.float32, torch.float64):
         return ""
     pairs = query.shape[-2] * key.shape[-2]
     if pairs <= _HEAD and _CALLS <= query.shape[:-2].numel() * pairs <= _BUILT:
-        return "here so small that it is the quickest"
+        return "the fastest at this size"
     return "as torch's kernel does on a CPU where there is dropout" if dropout_p else ""
 
 

@@ -1,6 +1,6 @@
 """The mask as an object: composition, selection, conversion to a table, and drawing. ``True`` means *may attend*.
 
-A `Mask` keeps its structure (bands along the diagonal, keys that are padding, explicit tables) and becomes a tensor
+A `Mask` stores its structure (bands along the diagonal, keys that are padding, explicit tables) and becomes a tensor
 only for a kernel that needs one.
 """
 
@@ -131,7 +131,7 @@ class Mask:
         return None if kept is None else kept.view(kept.shape[0], *[1] * (len(shape) - 3), kept.shape[1])
 
     def parts(self, shape: Sequence[int], device: torch.device) -> MaskParts:
-        """Return the mask as kernels take it, with nothing of the size of the scores unless it has tables."""
+        """Return the mask as kernels take it, with no tensor of the size of the scores unless it has tables."""
         queries, keys = shape[-2], shape[-1]
         low, high = -queries, keys
         for k, (before, after, offset) in enumerate(self.bands):
@@ -149,26 +149,26 @@ class Mask:
 
     @property
     def has_padding(self) -> bool:
-        """Whether some keys are hidden as padding."""
+        """Return whether some keys are hidden as padding."""
         return bool(self.keeps or self.lengths)
 
     @property
     def is_banded(self) -> bool:
-        """Whether the mask is nothing but bands along the diagonal."""
+        """Return whether the mask consists of bands along the diagonal alone."""
         return not (self.has_padding or self.tables)
 
     @property
     def is_causal(self) -> bool:
-        """Whether the mask hides later keys, whatever else it hides."""
+        """Return whether the mask hides later keys, possibly among others."""
         return any(band.before is None and band.after == 1 for band in self.bands)
 
     @property
     def is_bottom_right(self) -> bool:
-        """Whether a band aligns the last query with the last key."""
+        """Return whether a band aligns the last query with the last key."""
         return any(band.offset is None for band in self.bands)
 
     def is_causal_from_start(self, queries: int, keys: int) -> bool:
-        """Return whether the mask is nothing but j <= i, the one causal mask that torch's kernels have."""
+        """Return whether the mask is exactly j <= i, the one causal mask that torch's kernels support."""
         if len(self.bands) != 1 or not self.is_banded:
             return False
         before, after, offset = self.bands[0]
@@ -230,7 +230,7 @@ class Mask:
         )
 
     def of_heads(self, heads: Tensor, num_heads: int) -> Mask:
-        """Return the mask of these heads of ``num_heads``, in this order; a table without an axis of heads is kept.
+        """Return the mask of these heads of ``num_heads``, in this order; a table without a head axis does not change.
 
         >>> from regard import dense
         >>> table = torch.tensor([[[True, False]], [[False, True]]])
@@ -253,7 +253,7 @@ class Mask:
     def reaches(self, marked: Tensor, shape: Sequence[int]) -> Tensor:
         """Return whether each query may attend to one of the ``marked`` keys, (..., Tk) bool: (..., Tq) or (..., 1).
 
-        Without tables each query has a run of keys, so that two prefix sums answer, in linear memory.
+        Without tables the keys of a query are consecutive, so that two prefix sums suffice, in linear memory.
         """
         if self.tables:
             return (self.table(shape, marked.device) & marked.unsqueeze(-2)).any(-1)
@@ -270,7 +270,7 @@ class Mask:
         return before.index_select(-1, end) > before.index_select(-1, first)
 
     def draw(self, queries: int | None = None, keys: int | None = None) -> str:
-        """Return the mask as text, a line a query: ■ may attend, · may not; a drawing for each entry of leading axes.
+        """Return the mask as text, one line per query: ■ may attend, · may not; one drawing per entry of leading axes.
 
         >>> from regard import causal
         >>> print(causal().draw(2, 5))  # two new queries, three keys from a cache
@@ -287,7 +287,7 @@ class Mask:
         return "\n\n".join([*tables, f"and {more} more"] if more else tables)
 
     def _natural_shape(self, queries: int | None, keys: int | None) -> tuple[tuple[int, ...], int, int]:
-        """The leading axes, Tq and Tk of a drawing where the caller leaves them open."""
+        """Return the leading axes, Tq and Tk of a drawing that the caller did not specify."""
         lead: tuple[int, ...] = ()
         found_queries, found_keys = 0, 0
         for table in self.tables:

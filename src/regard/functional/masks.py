@@ -14,10 +14,10 @@ __all__ = ["causal", "dense", "from_torch", "padding", "window"]
 
 
 def causal(offset: int | None = None) -> Mask:
-    """Let each query attend to the keys up to its own position: ``j <= i + offset``, by default offset = Tk - Tq.
+    """Allow each query to attend to the keys up to its own position: ``j <= i + offset``, default offset = Tk - Tq.
 
     The default aligns the last query with the last key (bottom-right), as a cache of earlier keys needs; with Tq > Tk
-    the first queries may attend to nothing and give 0. ``offset=0`` aligns the first query with the first key.
+    the first queries may attend to no key and give 0. ``offset=0`` aligns the first query with the first key.
 
     >>> print(causal().draw(3, 5))
     ■ ■ ■ · ·
@@ -33,7 +33,7 @@ def causal(offset: int | None = None) -> Mask:
 
 
 def window(size: int, offset: int | None = None) -> Mask:
-    """Let each query attend to fewer than ``size`` positions to each side of its own: ``|j - i - offset| < size``.
+    """Allow each query to attend to fewer than ``size`` positions on each side of its own: ``|j - i - offset| < size``.
 
     The size counts the token itself; with ``causal() & window(size)`` a query has at most ``size`` keys, the usual
     sliding window (Beltagy et al. 2020, Longformer, section 3.1; Jiang et al. 2023, Mistral 7B, section 2).
@@ -93,7 +93,7 @@ def dense(table: Tensor) -> Mask:
 
 
 def from_torch(key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None, *, num_heads: int = 1) -> Mask:
-    """Return the mask that the bool arguments of torch.nn.MultiheadAttention mean: there, ``True`` hides the key.
+    """Convert the bool arguments of torch.nn.MultiheadAttention, where ``True`` hides a key, to a mask.
 
     ``key_padding_mask`` (B, Tk), ``attn_mask`` (Tq, Tk) or (B * num_heads, Tq, Tk). A float attn_mask raises
     ArgumentError: pass it as ``bias=``. (The attn_mask of scaled_dot_product_attention already means *may attend*.)

@@ -1,10 +1,10 @@
-"""Keep NaN and inf that are masked out of the arithmetic: 0 * NaN is NaN, in the output and in gradients.
+"""Exclusion of masked NaN and inf from the arithmetic: 0 * NaN is NaN, in the output and in gradients.
 
 Rows of query, key and value that must not influence the output are set to zero before a kernel reads them. A row that
 is not finite and *is* attended is zeroed as well, so that it cannot leak through a kernel into rows that do not attend
-to it, and the rows that do are made NaN afterwards: a fault stays visible where it counts. No step of this depends on a
+to it, and the rows that do are set to NaN afterwards, so that the fault stays visible there. No step depends on a
 value, so it can be compiled, exported and vmapped. Where values can be read at no cost, in eager mode on the CPU,
-`make_safe` first checks whether there is anything to do: mostly not, which saves copies and several passes over
+`make_safe` first checks whether any row needs this; usually none does, which saves copies and several passes over
 the inputs.
 """
 
@@ -26,15 +26,15 @@ __all__ = ["SafeInputs", "make_safe", "nonfinite_rows"]
 
 
 class SafeInputs(NamedTuple):
-    """Inputs for a kernel: finite where it matters, and a table of the allowed keys in which no row is empty."""
+    """Inputs for a kernel: finite where they affect the output, with a table of allowed keys that has no empty row."""
 
     query: Tensor
     key: Tensor
     value: Tensor
     bias: Tensor | None
-    allowed: Tensor | None  # (..., Tq, Tk) bool, broadcasts; rows of nothing but False are opened; None: all, or causal
-    empty: Tensor | None = None  # (..., Tq, 1) bool, broadcasts: the rows that may attend to nothing
-    nonfinite: Tensor | None = None  # (..., Hq, Tq, 1) bool: the rows that attend to what is not finite
+    allowed: Tensor | None  # (..., Tq, Tk) bool, broadcasts; rows of False alone become True; None: all, or causal
+    empty: Tensor | None = None  # (..., Tq, 1) bool, broadcasts: the rows that may attend to no key
+    nonfinite: Tensor | None = None  # (..., Hq, Tq, 1) bool: the rows that attend to NaN or inf
     is_causal: bool = False  # the kernel itself applies the mask j <= i, which is not in ``allowed``
     assumed_finite: bool = False  # the inputs were not checked: the output must be
 
@@ -48,8 +48,8 @@ class SafeInputs(NamedTuple):
 def make_safe(call: PreparedCall, *, assume_finite: bool) -> SafeInputs:
     """Return the inputs of a call as a kernel can take them.
 
-    With ``assume_finite``, where values can be read, the inputs are taken to be finite: the effect of
-    masked NaN or inf on an output (not on gradients) shows in it, and checking the output alone is a third of the work.
+    With ``assume_finite``, where values can be read, the inputs are assumed to be finite: masked NaN or inf that affect
+    an output (not gradients) are detectable in it, and checking the output alone is a third of the work.
     """
     query, key, value, bias, shape = call.query, call.key, call.value, call.bias, call.shape
     if call.mask is None and bias is None:
@@ -95,10 +95,10 @@ def _zero_rows(inputs: SafeInputs, allowed: Tensor | None, mask: Mask, shape: Se
 
 
 def nonfinite_rows(call: PreparedCall) -> Tensor | None:
-    """Return the rows that attend to what is not finite, (..., Tq, 1) bool, for a call with a mask and no bias.
+    """Return the rows that attend to NaN or inf, (..., Tq, 1) bool, for a call with a mask and no bias.
 
-    It takes linear memory where the mask has no tables. Statistics in blocks need nothing else of `make_safe`: they
-    hide scores, whatever their values.
+    The memory is linear if the mask has no tables. Statistics in blocks need no other part of `make_safe`: they hide
+    scores of any value.
     """
     query, key, mask, shape = call.query, call.key, call.mask or Mask(), call.shape
     if is_eager_on_cpu(query, key) and _products_stay_finite(query, key):
@@ -111,7 +111,7 @@ def nonfinite_rows(call: PreparedCall) -> Tensor | None:
 
 
 def _visible_keys(allowed: Tensor | None, shape: Sequence[int], group: int, device: torch.device) -> Tensor:
-    """The keys that any query may attend to, (..., Hkv, Tk) bool, broadcasts; without a table the mask is j <= i."""
+    """Return the keys that any query may attend to, (..., Hkv, Tk) bool, broadcasts; without a table for j <= i."""
     if allowed is None:
         return torch.arange(shape[-1], device=device) < shape[-2]
     visible = allowed.any(-2)
@@ -121,18 +121,18 @@ def _visible_keys(allowed: Tensor | None, shape: Sequence[int], group: int, devi
 
 
 def _allowed(mask: Mask, bias: Tensor | None, shape: Sequence[int], device: torch.device) -> Tensor:
-    """The keys that each query may attend to, as a bool tensor that broadcasts to the scores: a bias of -inf masks."""
+    """Return the keys that each query may attend to, bool, broadcasting to the scores; a bias of -inf masks."""
     table = mask.table(shape, device)
     return table if bias is None else table & (bias.detach() != -torch.inf)
 
 
 def _products_stay_finite(*tensors: Tensor) -> bool:
-    """Whether all is finite, and so small that a product with it, even one that is masked, stays finite."""
+    """Return whether all values are finite and small enough for products with them, masked or not, to stay finite."""
     return all(torch.linalg.vector_norm(tensor.detach()).item() < torch.inf for tensor in tensors)
 
 
 def _not_finite(rows: Tensor) -> Tensor:
-    """The rows of (..., T, E) that hold a NaN or inf: (..., T) bool. Times zero they are NaN, all else is 0."""
+    """Return the rows of (..., T, E) that contain NaN or inf, (..., T) bool: times 0 these are NaN, all others 0."""
     return rows.detach().mul(0).sum(-1).ne(0)
 
 

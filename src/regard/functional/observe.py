@@ -20,12 +20,12 @@ class Observe:
     """The statistics to compute beside the output of an attention, which stays the same bit for bit.
 
     All are statistics of the probabilities P = softmax(scores) before dropout, in float32 or wider, without gradient.
-    A query that may attend to nothing has P = 0.
+    A query that may attend to no key has P = 0.
 
     - ``weights``: the matrix P, (..., Hq, Tq, Tk)
     - ``rows``: P of these queries alone, (..., Hq, len(rows), Tk); -1 is the last query
     - ``entropy``: -sum_j P_ij ln P_ij in nats, (..., Hq, Tq)
-    - ``logsumexp``: ln sum_j exp(score_ij), (..., Hq, Tq); -inf for a query that may attend to nothing
+    - ``logsumexp``: ln sum_j exp(score_ij), (..., Hq, Tq); -inf for a query that may attend to no key
     - ``received``: sum_i r_i P_ij, (..., Hq, Tk), where r is 1, or the given tensor (..., Hq, Tq)
     - ``top``: the k largest weights of each query and their keys; min(k, Tk) of them, (..., Hq, Tq, k)
     - ``position``: the expected key index sum_j j P_ij, (..., Hq, Tq)
@@ -75,7 +75,7 @@ class Observe:
 
 
 def _whole_numbers(given: object) -> bool:
-    """Whether this is a sequence of whole numbers, or None."""
+    """Return whether this is a sequence of whole numbers, or None."""
     return given is None or (isinstance(given, Sequence) and all(isinstance(number, int) for number in given))
 
 
@@ -167,7 +167,7 @@ def _is_asked(value: object) -> bool:
 
 
 def observation_of(request: StatisticsRequest, answers: Sequence[Tensor], shape: Sequence[int]) -> Observation:
-    """Return a kernel's answers as an observation of scores of this shape (..., Tq, Tk)."""
+    """Return a kernel's results as an observation of scores of this shape (..., Tq, Tk)."""
     sizes = request.sizes(*shape[-2:])
     names = request.names
     return _observation(
@@ -187,7 +187,7 @@ def statistics_of_weights(
 ) -> Observation:
     """Return the statistics of a matrix of weights (..., Tq, Tk); ``hidden`` marks the keys that are masked.
 
-    Without ``logsumexp`` the answer has none either.
+    Without ``logsumexp`` the observation has no logsumexp.
     """
     if observe.logsumexp and logsumexp is None:
         observe = replace(observe, logsumexp=False)

@@ -64,7 +64,7 @@ def _observe(call: PreparedCall, observe: Observe) -> Observation:
 
 
 def of_weights(observe: Observe, safe: SafeInputs, weights: Tensor, scores: Tensor) -> Observation:
-    """Return the statistics of weights that are there, with the scores, -inf where masked, that they came from."""
+    """Return the statistics of given weights and of their scores, which are -inf where masked."""
     return _by_matrix(observe, safe, weights, scores.logsumexp(-1) if observe.logsumexp else None)
 
 
@@ -83,14 +83,14 @@ def of_dot_products(call: PreparedCall, observe: Observe, safe: SafeInputs, term
 
 
 def _worth_blocks(observe: Observe, query: Tensor, key: Tensor) -> bool:
-    """Whether the matrix is neither asked for nor small. Compiled graphs, whose sizes may be symbols, build it."""
+    """Return whether to avoid the matrix: it is not requested, and large. Compiled graphs (symbolic sizes) build it."""
     if observe.weights or torch.compiler.is_compiling():
         return False
     return not dot_blocks.fits_one_block(query, key.shape[-2])
 
 
 def _by_blocks(call: PreparedCall, observe: Observe, safe: SafeInputs, query: Tensor, scale: float) -> Observation:
-    """The statistics from blocks of queries, in which those that may attend to nothing need no other key."""
+    """Return the statistics from blocks of queries; queries that may attend to no key need no substitute key here."""
     mask = (call.mask or Mask()).parts(call.shape, query.device)
     query, key = four_axes(query), four_axes(safe.key)
     bias, table, nonfinite = (broadcast(x, call.shape) for x in (call.bias, mask.table, safe.nonfinite))
@@ -104,7 +104,7 @@ def _by_blocks(call: PreparedCall, observe: Observe, safe: SafeInputs, query: Te
 
 
 def _by_matrix(observe: Observe, safe: SafeInputs, weights: Tensor, logsumexp: Tensor | None) -> Observation:
-    """The statistics from the matrix; the rows that a kernel was given in place of empty ones count as empty."""
+    """Return the statistics from the matrix; empty rows that were opened for a kernel count as empty."""
     allowed = safe.allowed
     if allowed is not None and safe.empty is not None:
         allowed = allowed & ~safe.empty

@@ -1,4 +1,4 @@
-"""A call of `attention` ready for a kernel: its arguments checked and cast as autocast asks, and the kernel chosen."""
+"""A call of `attention` ready for a kernel: its arguments checked and cast under autocast, and the kernel chosen."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class PreparedCall(NamedTuple):
     dropout_p: float
     observe: Observe | None
     shape: tuple[int, ...]
-    impl: str  # what the caller asks for
+    impl: str  # as the caller requested it
     kernel: str
-    is_cast: bool  # by autocast, which must not cast what follows
+    is_cast: bool  # by autocast, which must not cast the tensors computed next
 
     def wants_gradient(self) -> bool:
         """Return whether a backward pass may follow."""

@@ -1,7 +1,7 @@
-"""How a call of attention is reported to a watcher: by torch's own protocol, as `F.scaled_dot_product_attention` is.
+"""Reports of attention calls to a watcher, by torch's own protocol, as for `F.scaled_dot_product_attention`.
 
 A `torch.overrides.TorchFunctionMode` receives each call of `regard.functional.attention.attend` once, as one function,
-and nothing of what it calls within. `report_attention` is for an attention that is part of a larger operation.
+without the calls inside it. `report_attention` is for an attention that is part of a larger operation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["is_watched", "report_attention"]
 
 
 def is_watched() -> bool:
-    """Return whether a mode is active, to which calls are reported. Compiled graphs have none."""
+    """Return whether a mode is active that receives reports of calls; False in compiled graphs."""
     return not torch.compiler.is_compiling() and bool(torch._C._is_torch_function_mode_enabled())
 
 

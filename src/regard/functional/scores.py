@@ -1,4 +1,4 @@
-"""Score functions: how well a query and a key agree, each a small frozen object with its formula."""
+"""Score functions of a query and a key, each a small frozen object with its formula."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Terms(NamedTuple):
 class Score:
     """A score function. A subclass defines its formula, `matrix`, and is then served by the reference kernel.
 
-    The formula receives float32 or wider, and zeros in the place of rows that are masked or not finite. A score that
-    fused kernels can compute also has a ``form`` and `terms`; one with parameters defines `tensors`, `map`, `of_heads`.
+    The formula receives float32 or wider, with zeros in rows that are masked or not finite. A score that fused kernels
+    can compute also has a ``form`` and `terms`; one with parameters defines `tensors`, `map`, `of_heads`.
 
     >>> import torch
     >>> from regard.functional import Score, attention
@@ -82,7 +82,7 @@ class Score:
 
     @classmethod
     def weight_shape(cls, dim: int) -> tuple[int, ...] | None:
-        """Return the shape of the weight of one head of size ``dim``, the constructor's argument; None without one."""
+        """Return the shape of the constructor's weight for one head of size ``dim``; None for a score without one."""
         return None
 
 
@@ -116,7 +116,7 @@ class Dot(_DotProduct):
 class ScaledDot(_DotProduct):
     """Scaled dot product: ``score(q, k) = scale * q . k``, with scale 1/sqrt(E) (Vaswani et al. 2017, equation 1).
 
-    Without the scale, scores of long vectors spread until softmax saturates and its gradient vanishes.
+    Without the scale, scores of long vectors grow until softmax saturates and its gradient vanishes.
 
     >>> ScaledDot(scale=0.5)
     ScaledDot(scale=0.5)
@@ -148,7 +148,7 @@ class _Weighted(Score):
             )
 
     def _rank(self) -> int:
-        """The number of axes of the weight of one head."""
+        """Return the number of axes of the weight of one head."""
         return len(self.weight_shape(1) or ())
 
     def check(self, query: Sequence[int], key: Sequence[int]) -> None:
@@ -215,7 +215,7 @@ class Additive(_Weighted):
 
     def matrix(self, query: Tensor, key: Tensor) -> Tensor:
         weight = widen(self.weight)
-        # In place: adding keeps nothing for its backward pass, so the largest tensor here exists once.
+        # In place: addition saves no tensor for its backward pass, so the largest tensor here exists once.
         hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()
         if weight.ndim == 1:
             return hidden @ weight

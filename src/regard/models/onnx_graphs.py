@@ -1,6 +1,6 @@
 """Models as ONNX graphs: one of the encoder, and one of a step of the decoder.
 
-A graph needs nothing but a model. The files that a run adds for its users are written by `regard.tasks.onnx_folder`.
+A graph is made from a model alone. The files that a run adds for its users are written by `regard.tasks.onnx_folder`.
 """
 
 from __future__ import annotations
@@ -245,20 +245,20 @@ class _Transformer(_StepwiseModel):
             own.append(KeyValueCache())
             own[-1].append(*layer)
         state = DecoderState(tuple(own), tuple(cross), padding(keep))
-        # A step does not use the memory's states: their keys and values are there already.
+        # A step does not use the memory's states: their keys and values are computed already.
         logits, state, _ = self.model.step(tokens, state, TransformerMemory(keys, padding(keep)))
         return logits, *(part.view(*tokens.shape, *part.shape[1:]) for part in _stacked(state.own))
 
 
 class _UncheckedLearned(Learned):
-    """Learned positions without the check of their range, which reads values; a runtime refuses others itself."""
+    """Learned positions without the check of their range, which reads values; the runtime rejects others."""
 
     def __init__(self, positions: Learned) -> None:
         super().__init__(*positions.weight.shape)
         self.weight = positions.weight
 
     def _check_length(self, *_: object) -> None:
-        """Check nothing: a graph has no values to read."""
+        """Skip the check: a graph has no values to read."""
 
 
 def _stacked(caches: tuple[KeyValueCache, ...]) -> tuple[Float[Tensor, "N L H T d"], Float[Tensor, "N L H T d"]]:

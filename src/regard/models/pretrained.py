@@ -28,7 +28,7 @@ _WEIGHTS = "model.safetensors"
 def plain_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the state dict on the CPU under the model's own names, also of a compiled or `DataParallel` model."""
     return {
-        # A copy, as safetensors refuses tensors that share their memory, such as a table that all layers share
+        # A copy, as safetensors rejects tensors that share memory, such as a table that all layers share
         name.replace("_orig_mod.", "").removeprefix("module."): tensor.to("cpu", copy=True).contiguous()
         for name, tensor in model.state_dict().items()
     }
@@ -53,7 +53,7 @@ class Pretrained(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["
         save_file(plain_weights(self), save_directory / _WEIGHTS, metadata={"format": "pt"})
 
     @classmethod
-    def _from_pretrained(  # type: ignore[override]  # other options would have no effect, and so are refused
+    def _from_pretrained(  # type: ignore[override]  # other options would have no effect, so they are not accepted
         cls,
         *,
         model_id: str,

@@ -82,7 +82,7 @@ class RecurrentConfig:
 
     @property
     def attends(self) -> bool:
-        """True if the model has attention weights to look at."""
+        """Return True if the model has attention weights."""
         return self.score is not None
 
     def build(self) -> RecurrentSeq2Seq:
@@ -182,7 +182,7 @@ class RecurrentSeq2Seq(Pretrained):
         return self._read_out(hidden, self._attend(hidden, memory)[0] if context is None else context, embedded)
 
     def _fuses(self, embedded: Float[Tensor, "B T E"]) -> bool:
-        """Return whether to run the recurrence as one operation; an ``impl`` named for the attention may forbid it."""
+        """Return whether to run the recurrence as one operation; a chosen ``impl`` of the attention may rule it out."""
         return fusible(embedded) and (self.attention is None or self.attention.impl in ("auto", "cpu"))
 
     def _run(

@@ -33,7 +33,7 @@ class Decoder(Protocol):
     def step(
         self, tokens: Int[Tensor, "B K"], state: Any, memory: Any, observe: Observe | None, /
     ) -> tuple[Float[Tensor, "B K V"], Any, Observation | None]:
-        """Return the logits of the next tokens, the state after the step, and the statistics that were asked for.
+        """Return the logits of the next tokens, the state after the step, and the requested statistics.
 
         The step may change the given state. Weights are (B, 1, K, Tk) of one attention with one head, otherwise
         (B, layers, heads, K, Tk).
@@ -48,7 +48,7 @@ class Hypothesis:
     """A result of beam search: ids without BOS and EOS, and their probability under the model.
 
     ``score`` is log p divided by (number of tokens, EOS included) to the power of the length penalty. ``finished``
-    is False if the longest length allowed was reached before EOS. ``weights``, if asked for, are (steps, Tk), or
+    is False if the maximum length was reached before EOS. ``weights``, if requested, are (steps, Tk), or
     (layers, heads, steps, Tk) of a model with several attentions; there is a step for each token and, if finished, a
     last one for EOS.
 
@@ -93,14 +93,14 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the ``n_best`` hypotheses of each source with the highest scores, best first.
 
-    score(y) = log p(y | x) / |y|^λ with |y| counting EOS and λ = ``length_penalty``. A finished hypothesis keeps its
+    score(y) = log p(y | x) / |y|^λ with |y| counting EOS and λ = ``length_penalty``. A finished hypothesis occupies its
     slot in the beam, so the search for a source ends when all its slots are filled; with a beam of one this is greedy
     search. Of equal scores the lower id wins. Sources have no influence on each other.
 
     ``max_lengths`` counts EOS too. Errors: `ArgumentError` unless 1 <= n_best <= beam and 1 <= max_lengths.
     """
     if not 1 <= n_best <= beam:
-        raise ArgumentError(f"n_best: expected 1 to beam ({beam}), got {n_best}; widen the beam or ask for fewer")
+        raise ArgumentError(f"n_best: expected 1 to beam ({beam}), got {n_best}; widen the beam or request fewer")
     if len(max_lengths) != len(source) or not (max_lengths >= 1).all():
         raise ArgumentError(f"max_lengths: expected {len(source)} of at least 1, got {max_lengths.tolist()}")
     memory = model.encode(source, lengths)
@@ -145,7 +145,7 @@ def _weights(statistics: Observation) -> Float[Tensor, "B *heads K Tk"] | None:
 
 
 def _moved(parents: list[list[int]], count: int) -> bool:
-    """Return whether any hypothesis has another slot than its parent, which never happens in greedy search."""
+    """Return whether any hypothesis has a different slot from its parent, which never happens in greedy search."""
     return any(row != list(range(count)) for row in parents)
 
 

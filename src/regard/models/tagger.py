@@ -62,7 +62,7 @@ class TaggerConfig:
 
     @property
     def attends(self) -> bool:
-        """True if the model has attention weights to look at."""
+        """Return True if the model has attention weights."""
         return self.encoder == "transformer"
 
     def build(self) -> Tagger:
@@ -113,7 +113,7 @@ class Tagger(TextModel):
         """Return the logits (B, T, labels) of each word's label, with ``observe`` also the statistics of each layer."""
         check_lengths(batch.words, batch.lengths)
         if observe is not None and not self.config.attends:
-            raise ArgumentError("observe: expected an encoder that attends, and this one is recurrent; leave it out")
+            raise ArgumentError("observe: expected an encoder with attention, got a recurrent one; leave observe out")
         hidden, observations = self._encode(self.dropout(self.vectors(batch)), batch.lengths, observe)
         logits: Tensor = self.output(self.dropout(hidden))
         return logits if observations is None else (logits, observations)

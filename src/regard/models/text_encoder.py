@@ -26,7 +26,7 @@ class TextModel(Pretrained):
     """A model that encodes the words of a text, each in the context of the others.
 
     h = RNN(x) in both directions, or h = Transformer(norm(W_x x + b_x) + P) with sinusoids P and pre-norm, or h = x.
-    The modules stand on the model itself: ``encoder``, ``projection`` and ``positions`` are names in saved models.
+    The modules are attributes of the model: ``encoder``, ``projection`` and ``positions`` are names in saved models.
     """
 
     encoder: nn.GRU | nn.LSTM | TransformerEncoder | None
@@ -52,7 +52,7 @@ class TextModel(Pretrained):
                 input_dim, hidden_dim // 2, layers, batch_first=True, bidirectional=True, dropout=between
             )
         elif kind == "transformer":
-            # The norm makes words as large as the sinusoids, which would drown them
+            # Without the norm words would be small beside the sinusoids
             self.projection = nn.Sequential(nn.Linear(input_dim, hidden_dim), nn.LayerNorm(hidden_dim))
             self.positions = Sinusoidal(hidden_dim)
             block = BlockConfig(hidden_dim, heads, 2 * hidden_dim, dropout=dropout, norm_first=True)
@@ -61,7 +61,7 @@ class TextModel(Pretrained):
     def _encode(
         self, x: Float[Tensor, "B T E"], lengths: Int64[Tensor, " B"], observe: Observe | None = None
     ) -> tuple[Float[Tensor, "B T H"], tuple[Observation, ...] | None]:
-        """Return the states of the words, and the observation of each layer where ``observe`` asks for it."""
+        """Return the states of the words, and with ``observe`` the observation of each layer."""
         if not isinstance(self.encoder, TransformerEncoder):
             return x if self.encoder is None else run_bidirectional(self.encoder, x, lengths)[0], None
         embedded = self.positions(self.projection(x))

@@ -109,7 +109,7 @@ class TransformerSeq2Seq(Pretrained):
 
     with P the positions if these are added. The target's embeddings E_t are the weights of the output layer as well,
     which has no bias (Vaswani et al. 2017, section 3.4; Press & Wolf 2017): they begin as N(0, 1/D), which gives √D E
-    unit variance. With shared embeddings E_s is E_t: one matrix in three places. Dropout applies to the sums of
+    unit variance. With shared embeddings E_s is E_t: one matrix with three uses. Dropout applies to the sums of
     embeddings and positions, and within the blocks. Neither the other rows of a batch nor padding, which is on the
     right, have any influence.
 

@@ -68,8 +68,8 @@ class CharacterFeatures(nn.Module):
 class WordVectors(nn.Module):
     """A vector [E[word]; f(form)] for each word, with word dropout on the first half.
 
-    In training a word is replaced by UNK with probability ``word_dropout``, so that the model learns to use the
-    characters, as it must for words that did not occur in training.
+    In training a word is replaced by UNK with probability ``word_dropout``, so that the model is trained to use the
+    characters, as is necessary for words that are not in the training data.
 
     Shapes: a `WordBatch`, output (B, T, embed_dim + character_dim).
     Source: Kiperwasser and Goldberg 2016, arXiv 1603.04351, section 4 (word dropout, there by frequency); Plank et

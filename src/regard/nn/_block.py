@@ -36,7 +36,7 @@ class BlockConfig:
     - ``feedforward``: the size between the two feed-forward layers, by default 4 ``dim``.
     - ``activation``: "relu" (Vaswani et al. 2017), or "gelu" with the exact Φ (Hendrycks and Gimpel 2016).
     - ``dropout``: applied to the output of each sublayer before it is added (Vaswani et al. 2017, section 5.4) and, as
-      in torch's layers, to the weights of attention and after the activation. Embeddings are up to the caller.
+      in torch's layers, to the weights of attention and after the activation, but not to embeddings.
     - ``norm_first``: norms stand before each sublayer and at the end of a stack (pre-norm; Xiong et al. 2020, arXiv
       2002.04745), not after each sublayer (post-norm, as in the paper). ``norm_eps`` is added to the variance.
     - ``positions``: a function that makes the encoding within the self-attention of a block, called once per block:
@@ -97,7 +97,7 @@ class BlockConfig:
 
 
 class BlockObservation(NamedTuple):
-    """The statistics of a decoder block's two attentions, each None unless it was asked for.
+    """The statistics of a decoder block's two attentions, each None unless it was requested.
 
     >>> import torch
     >>> from regard import Observe
@@ -244,7 +244,7 @@ class DecoderBlock(_Block):
         observe: Observe | None = None,
         observe_self: Observe | None = None,
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], BlockObservation]:
-        """Return the output (B, T, dim) for x and memory (B, Tk, memory_dim), and statistics if asked for."""
+        """Return the output (B, T, dim) for x and memory (B, Tk, memory_dim), and statistics if requested."""
         answer = self.self_attn(self._pre_norm(x, self.norm1), mask=mask, cache=cache, observe=observe_self)
         output, of_self = as_pair(answer)
         x = self._residual(x, output, self.norm1)

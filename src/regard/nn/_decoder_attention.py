@@ -37,7 +37,7 @@ def _context(
             f"expected keys (B, Tk, H) and memory (B, Tk, M), got {tuple(keys.shape)} and {tuple(memory.shape)}"
         )
     step = query.dim() == 2
-    # Views whose gradients are views: an index such as [:, 0] would fill a tensor of zeros on the way back.
+    # Views whose gradients are views: an index such as [:, 0] would fill a tensor of zeros in the backward pass.
     context, statistics = attend(
         query.unsqueeze(1).unsqueeze(1) if step else query.unsqueeze(1),
         keys.unsqueeze(1),
@@ -53,7 +53,7 @@ def _context(
 
 
 class BahdanauAttention(nn.Module):
-    """Additive attention of a decoder: the context of a step is the memory, weighted by a score of state and memory.
+    """Additive attention of a decoder: a step's context is the mean of the memory, weighted by its scores.
 
     e_tj = wᵀ tanh(W_q s_{t−1} + W_k h_j + b);  α_t = softmax_j e_tj;  c_t = Σ_j α_tj h_j.
 

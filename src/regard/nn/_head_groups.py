@@ -1,4 +1,4 @@
-"""Heads that share a score: their parameters, their part of the inputs, and the joining of their outputs."""
+"""Groups of heads that share a score: their parameters, their part of the inputs, and the joining of their outputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HeadGroup(HeadScore):
 
 
 def head_groups(score: ScoreName | Sequence[ScoreName], num_heads: int, head_dim: int) -> nn.ModuleDict:
-    """Return a `HeadGroup` for each score that is named, by its name."""
+    """Return a `HeadGroup` for each distinct score, by name."""
     names = [score] * num_heads if isinstance(score, str) else list(score)
     if len(names) != num_heads:
         raise ArgumentError(f"score must be one name or one for each of the {num_heads} heads, got {len(names)} names")
@@ -58,7 +58,7 @@ def attend_by_group(
     observe: Observe | None,
     impl: Impl,
 ) -> tuple[Float[Tensor, "*B H Tq Ev"], Observation | None]:
-    """Compute `attention`, each group by its own score; ``order`` brings the groups' heads back into their order."""
+    """Compute `attention`, each group with its own score; ``order`` restores the original order of the heads."""
     if len(groups) == 1:
         return attend(q, k, v, score=groups[0](), mask=mask, bias=bias, dropout_p=dropout_p, observe=observe, impl=impl)
     num_heads = q.shape[-3]
@@ -104,7 +104,7 @@ def _mask_of_heads(
 
 
 def _observe_heads(observe: Observe | None, heads: Tensor, num_heads: int) -> Observe | None:
-    """The request for some heads: weights per query are the only part with a head axis (..., H, Tq)."""
+    """Return the request for some heads; only the weights of the queries have a head axis, (..., H, Tq)."""
     if observe is None or not isinstance(observe.received, Tensor) or observe.received.dim() < 2:
         return observe
     if observe.received.shape[-2] != num_heads:

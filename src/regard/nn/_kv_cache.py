@@ -24,7 +24,7 @@ class KeyValueCache:
     biases cover all tokens so far: padding is (B, length). The cache belongs to the caller, who makes one for each
     layer and batch.
 
-    With ``window=n`` only the last n tokens are kept, and the layer attends as under ``causal() & window(n)``.
+    With ``window=n`` the cache holds only the last n tokens, and the layer attends as under ``causal() & window(n)``.
 
     Without gradients (`torch.no_grad`, `torch.inference_mode`) a token costs its own size: the memory doubles when it
     is full, and tensors returned earlier are never overwritten. With gradients, and in compiled or exported code, each
@@ -74,7 +74,7 @@ class KeyValueCache:
     ) -> tuple[Float[Tensor, "*B H Tk d"], Float[Tensor, "*B H Tk d"]]:
         """Append the keys and values of the next tokens; return those that they attend to, all or a window's."""
         if self.fixed:
-            raise ArgumentError("this cache holds the keys of a memory and takes no more: make a KeyValueCache() for x")
+            raise ArgumentError("this cache holds the keys of a memory and cannot grow: make a KeyValueCache() for x")
         keep = None if self.window is None else self.window - 1
         keys, values = _extended(self._key, key, keep), _extended(self._value, value, keep)
         self._key, self._value = keys.last(self.window), values.last(self.window)
@@ -82,7 +82,7 @@ class KeyValueCache:
         return keys.tensor, values.tensor
 
     def select(self, rows: Int[Tensor, " B2"]) -> KeyValueCache:
-        """Return a new cache of these rows of the batch, in this order, such as the hypotheses that a beam keeps."""
+        """Return a new cache of these rows of the batch, in this order, such as the surviving hypotheses of a beam."""
         if self.key is not None and self.key.dim() < 4:
             raise ArgumentError(f"a cache without a batch has no rows to select: its keys are {tuple(self.key.shape)}")
         check_rows(rows, "rows", (1,), None if self.key is None else self.key.shape[0])
@@ -111,7 +111,7 @@ class KeyValueCache:
 
 
 def check_rows(rows: object, name: str, ranks: tuple[int, ...], count: int | None) -> None:
-    """Check that rows are indices of ``count`` rows; None if the number is still open."""
+    """Check that rows are indices of ``count`` rows; None if the number is not yet fixed."""
     what = "(B,) integers" if ranks == (1,) else "integers, (B, K) or (B,)"
     if not isinstance(rows, Tensor):
         raise ArgumentError(f"{name} must be a tensor of {what}, got {type(rows).__name__}")
@@ -151,7 +151,7 @@ class _Rows:
         return self if count is None else _Rows(self.buffer, max(self.start, self.end - count), self.end)
 
     def select(self, rows: Tensor) -> _Rows:
-        # The whole buffer with its room to grow, or the next token would copy everything again.
+        # The whole buffer, with its spare capacity; otherwise the next token would copy everything again.
         return _Rows(_Buffer(self.buffer.data.index_select(0, rows), self.buffer.used), self.start, self.end)
 
     def extended(self, new: Tensor, start: int) -> _Rows:

@@ -65,7 +65,7 @@ class HeadScore(nn.Module):
 
 
 def as_pair(answer: Any) -> tuple[Tensor, Any]:
-    """Split a layer's answer into the output and the statistics, which are None unless they were asked for."""
+    """Split a layer's result into the output and the statistics, which are None unless they were requested."""
     return answer if isinstance(answer, tuple) else (answer, None)
 
 
@@ -106,7 +106,7 @@ def check_size(x: Float[Tensor, "*batch T D"], size: int, name: str, ranks: tupl
 def as_mask(
     mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, rank: int
 ) -> Mask | Bool[Tensor, "*masked Tq Tk"] | None:
-    """Wrap a mask tensor as a `Mask`, unless its dtype or rank is wrong, for which `attention` raises the error."""
+    """Wrap a mask tensor as a `Mask`, unless its dtype or rank is wrong: then `attention` raises the error."""
     if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == rank:
         return dense(mask)
     return mask

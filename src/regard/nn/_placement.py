@@ -27,9 +27,9 @@ class Placement(NamedTuple):
 def placement(
     mask: Mask | Bool[Tensor, "*masked Tq Tk"] | None, shape: Sequence[int], device: torch.device, *, own: bool
 ) -> Placement:
-    """Number the keys that padding leaves, and place the queries.
+    """Number the keys that are not padding, and give the queries their positions.
 
-    Queries that are ``own`` are those of the last keys; others have the last positions that are kept.
+    Queries that are ``own`` belong to the last keys; others have the last positions that are not padding.
 
     >>> from regard import padding
     >>> query, key = placement(padding(lengths=[3, 1]), (2, 1, 2, 4), torch.device("cpu"), own=False)
@@ -60,7 +60,7 @@ def check_cached(
         mask.check(shape, device)
     if size is not None and not (isinstance(mask, Mask) and mask.is_causal):
         raise ArgumentError(
-            f"a cache with window={size} forgets, and needs a layer with causal=True or a mask of causal() & ..."
+            f"a cache with window={size} drops old tokens: use a layer with causal=True or a mask of causal() & ..."
         )
 
 
@@ -72,7 +72,7 @@ def within_window(
     total: int,
     keys: int,
 ) -> tuple[Mask, Float[Tensor, "*biased Tq Tk"] | None, Placement | None]:
-    """Restrict mask, bias and positions to the last ``keys`` keys of ``total``, those that the window still holds."""
+    """Restrict mask, bias and positions to the last ``keys`` keys of ``total``, those within the window."""
     if bias is not None and bias.shape[-1] == total:
         bias = bias[..., total - keys :]
     if places is not None:

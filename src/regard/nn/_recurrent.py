@@ -164,7 +164,7 @@ def unroll(
     (torch.Size([2, 5, 4]), True)
     """
     hiddens, contexts = [], []
-    # split, not indexing: the backward of a selected step would fill a tensor of all steps with zeros, every step
+    # split, not indexing: the backward pass of each indexed step would fill a tensor of all steps with zeros
     for gates in cell.from_input(rows).split(1, 1):
         if attend is not None:
             context = attend(state[0])
@@ -178,7 +178,7 @@ def unroll(
 def run_fused(
     cell: GRUCell | LSTMCell, rows: Float[Tensor, "B T E"], state: tuple[Float[Tensor, "B 1 H"], ...]
 ) -> Float[Tensor, "B T H"]:
-    """Compute the hidden states of `unroll` without contexts as one operation; rows must be `fusible`."""
+    """Compute the hidden states of `unroll` without contexts as one operation; only if `fusible`."""
     from regard._kernels.cpu.recurrence import recurrence
 
     kernel, weights = _kernel(cell)
@@ -195,7 +195,7 @@ def run_fused_with_attention(
     memory: Float[Tensor, "B Tk M"],
     mask: Mask,
 ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T M"]]:
-    """Compute `unroll` with contexts by additive attention as one operation; rows must be `fusible`."""
+    """Compute `unroll` with contexts by additive attention as one operation; only if `fusible`."""
     from regard._kernels.cpu.recurrence import attentive_recurrence
 
     kernel, weights = _kernel(cell)

@@ -40,7 +40,7 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
     - ``is_causal=True`` hides later keys (j > i) in addition to ``attn_mask``, which it needs as in torch; torch's
       layer applies one or the other. A wrong hint can hide too much, but never too little.
     - The keys that ``add_bias_kv`` and ``add_zero_attn`` append are visible to every query, causal or not.
-    - torch's encoder does not use its fused kernels in evaluation, and nested tensors are refused.
+    - torch's encoder does not use its fused kernels in evaluation, and nested tensors are not supported.
 
     Shapes: query (L, B, embed_dim), key (S, B, kdim), value (S, B, vdim), with ``batch_first`` B before L and S, or all
     three without B; output as the query; weights (B, L, S), or (B, H, L, S) with ``average_attn_weights=False``, None
@@ -144,7 +144,7 @@ class TorchMultiheadAttention(nn.MultiheadAttention):
 
 
 class _Sizes(NamedTuple):
-    """The sizes that masks must fit."""
+    """The sizes that masks must match."""
 
     batch: int
     heads: int
@@ -211,7 +211,7 @@ def _is_nothing_but_causal(attn_mask: Tensor) -> bool:
 
 
 class _Differentiable(torch.autograd.Function):
-    """The observed weights P with the gradient of softmax, dS_ij = P_ij (dP_ij - sum_m P_im dP_im).
+    """A function that gives observed weights P the gradient of softmax, dS_ij = P_ij (dP_ij - sum_m P_im dP_im).
 
     Observed weights have no gradient, but those of torch's layer do. The gradient is computed only if a loss needs it.
     """
@@ -240,7 +240,7 @@ class _Differentiable(torch.autograd.Function):
 
 def _with_gradient(weights: Tensor | None, query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     found = weights
-    if any(x is not None and x.requires_grad for x in (query, key, bias)):  # else 30 microseconds for nothing
+    if any(x is not None and x.requires_grad for x in (query, key, bias)):  # saves 30 microseconds
         found = _Differentiable.apply(weights, query, key, bias, scale)  # type: ignore[no-untyped-call]
     return cast(Tensor, found)
 
@@ -286,7 +286,7 @@ def convert(model: Model, *, back: bool = False) -> Model:
 
 
 def _switch_nested(encoder: nn.TransformerEncoder) -> None:
-    """Keep torch's encoder from packing padded input into nested tensors in evaluation, which our layers refuse."""
+    """Prevent torch's encoder from packing padded input into nested tensors, which regard's layers do not support."""
     if any(isinstance(layer, TorchMultiheadAttention) for layer in encoder.modules()):
         encoder.__dict__.setdefault("_nested_for_torch", encoder.use_nested_tensor)
         encoder.use_nested_tensor = False

@@ -70,7 +70,7 @@ class TransformerEncoder(nn.Module):
 
 
 class DecoderObservation(NamedTuple):
-    """The statistics of each block's two attentions, first to last; an empty tuple unless they were asked for.
+    """The statistics of each block's two attentions, first to last; an empty tuple unless they were requested.
 
     >>> from regard import Observe
     >>> decoder, x = TransformerDecoder(BlockConfig(8, 2), 3), torch.randn(2, 4, 8)
@@ -177,7 +177,7 @@ class TransformerDecoder(nn.Module):
         observe: Observe | None = None,
         observe_self: Observe | None = None,
     ) -> Float[Tensor, "*B T dim"] | tuple[Float[Tensor, "*B T dim"], DecoderObservation]:
-        """Return the output (B, T, dim) for x and a memory or state, and statistics if asked for."""
+        """Return the output (B, T, dim) for x and a memory or state, and statistics if requested."""
         state = memory if isinstance(memory, DecoderState) else None
         if state is not None and memory_mask is not None:
             raise ArgumentError("the state has the memory's mask: give it to start(memory, mask=...)")
