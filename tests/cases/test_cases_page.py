@@ -43,7 +43,7 @@ def test_v2_the_same_token_twice_is_two(opened: Open, tmp_path: Path) -> None:
     record = by_hand.model(5)
     page = opened(record.report(tmp_path / "out.html", tokens=["the", "cat", "the", "the", "cat"]))
     units(page).nth(4).click()
-    assert sorted(listed(page, "Looks at")) == [0, 1, 2, 3, 4]
+    assert sorted(listed(page, "Attends to")) == [0, 1, 2, 3, 4]
     tab(page, "Matrix")
     page.locator(".field" + VISIBLE).focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
@@ -57,7 +57,7 @@ def test_v2_a_text_of_2048_tokens(opened: Open, tmp_path: Path) -> None:
     page = opened(path)
     for place in (2047, 1000, 3):
         units(page).nth(place).click()
-        assert listed(page, "Looks at")
+        assert listed(page, "Attends to")
     page.keyboard.press("End")
     last = page.locator(".unit[aria-selected=true]")
     box, view = last.bounding_box(), page.locator(".scroll" + VISIBLE).first.bounding_box()

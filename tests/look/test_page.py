@@ -95,10 +95,10 @@ def test_a_picked_token_tells_where_it_looks_and_who_looks_at_it(
     units(page).nth(5).click()
     weights = by_hand.weights(record.layers[0])[0]
     matrix = weights.mean(0) if head is None else weights[head]
-    expect(listed(page, "Looks at"), matrix[5])
-    expect(listed(page, "Is looked at by"), matrix[:, 5])
+    expect(listed(page, "Attends to"), matrix[5])
+    expect(listed(page, "Attended to by"), matrix[:, 5])
     said = page.locator("[role=status]" + VISIBLE).first.inner_text()
-    assert said.startswith("the, token 5; looks at ")
+    assert said.startswith("the, token 5; attends to ")
 
 
 def test_words_are_sums_over_keys_and_means_over_queries(opened: Open, text: tuple[Path, WatchRecord]) -> None:
@@ -110,8 +110,8 @@ def test_words_are_sums_over_keys_and_means_over_queries(opened: Open, text: tup
     matrix = by_hand.weights(record.layers[0])[0].mean(0)
     spans = list(pairwise(starts))
     merged = torch.stack([torch.stack([matrix[a:b, c:d].sum(1).mean() for c, d in spans]) for a, b in spans])
-    expect(listed(page, "Looks at"), merged[6])
-    expect(listed(page, "Is looked at by"), merged[:, 6])
+    expect(listed(page, "Attends to"), merged[6])
+    expect(listed(page, "Attended to by"), merged[:, 6])
     choose(page, "Tokens")  # the first token of the word stays picked
     assert units(page).nth(6).get_attribute("aria-selected") == "true"
     assert units(page).count() == len(WORDS)
@@ -227,7 +227,7 @@ def test_an_alignment_has_the_answer_down_and_the_source_across(opened: Open, tm
     tab(page, "Text")
     page.locator("[role=grid]").last.locator(".tile").first.click()
     page.get_by_role("option", name="dort").click()
-    expect(listed(page, "Is looked at by"), by_hand.weights(record.layers[2])[0, 0, :, 2])
+    expect(listed(page, "Attended to by"), by_hand.weights(record.layers[2])[0, 0, :, 2])
 
 
 def test_without_the_matrix_it_is_drawn_from_links(opened: Open, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_examples_of_a_batch_are_chosen(opened: Open, tmp_path: Path) -> None:
     page.get_by_role("option", name="v", exact=True).wait_for()
     assert units(page).all_inner_texts() == list("vwxyz")
     units(page).nth(4).click()
-    expect(listed(page, "Looks at"), by_hand.weights(record.layers[0])[1].mean(0)[4])
+    expect(listed(page, "Attends to"), by_hand.weights(record.layers[0])[1].mean(0)[4])
 
 
 def test_calls_of_other_sizes_stand_side_by_side(opened: Open, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_calls_of_other_sizes_stand_side_by_side(opened: Open, tmp_path: Path) -
         settled(page)
         assert units(page).count() == count
         units(page).nth(2).click()
-        expect(listed(page, "Looks at"), by_hand.weights(record.layers[number])[example].mean(0)[2])
+        expect(listed(page, "Attends to"), by_hand.weights(record.layers[number])[example].mean(0)[2])
 
 
 def test_what_was_not_asked_for_is_said(opened: Open, tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_what_was_not_asked_for_is_said(opened: Open, tmp_path: Path) -> None:
     )
     page = opened(record.report(tmp_path / "text.html"))
     units(page).nth(2).click()
-    assert "Links were not asked for" in page.locator("aside").inner_text()
+    assert "Links were not recorded" in page.locator("aside").inner_text()
     tab(page, "Matrix")
     assert "Neither the weights nor links" in page.locator(".matrix" + VISIBLE).inner_text()
 
@@ -370,12 +370,12 @@ def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, WatchRe
     choose(page, "Tokens")
     assert page.get_by_role("gridcell").count() == 270
     units(page).nth(4000).click()
-    assert listed(page, "Looks at")
+    assert listed(page, "Attends to")
     page.locator(".tile").nth(269).click()
     assert page.locator(".card").inner_text().startswith("Layer 29 · head 8")
     units(page).nth(4095).click()
     heaviest = record.layers[29].statistics.top
-    assert next(iter(listed(page, "Looks at"))) == int(heaviest.keys[0, 8, 4095, 0])
+    assert next(iter(listed(page, "Attends to"))) == int(heaviest.keys[0, 8, 4095, 0])
     tab(page, "Matrix")
     assert "the heaviest of several pairs" in page.locator(".matrix" + VISIBLE).inner_text()
 
@@ -402,7 +402,7 @@ def test_the_same_page_in_a_notebook(opened: Open, tmp_path: Path) -> None:
         [shown._esm, shown._css, shown.about, blobs],
     )
     units(page).nth(6).click()
-    assert listed(page, "Looks at")
+    assert listed(page, "Attends to")
     assert page.get_by_role("heading", name="A cat").is_visible()
     assert page.evaluate("typeof window.away") == "function"
     assert json.loads(shown.about)["title"] == "A cat"

@@ -193,7 +193,7 @@ class MultiHeadAttention(nn.Module):
                 mask, bias, places = within_window(cache.window, mask, bias, places, shape[-1], k.shape[-2])
         output, statistics = self._attend(q, k, v, mask, bias, observe, places)
         if cache is not None and grown is not None:
-            cache.adopt(grown)  # only now: a call that raises an error leaves the cache unchanged
+            cache.adopt(grown)  # last: a call that raises an error leaves the cache unchanged
         output = self._merge_heads(output)
         return output if statistics is None else (output, statistics)
 

@@ -1,16 +1,16 @@
-// The data: facts that are read at once, and bytes that are unpacked when they are shown.
+// The data: facts that are read at once, and compressed bytes that are unpacked on demand.
 
-// The numbers of a head's summary, in the order in which the page has them.
+// The numbers of a head's summary, in the order in which the page stores them.
 const STATISTICS = {
   first: { title: "first token", isShare: true, meaning: "share of the weight on the first token" },
   previous: { title: "previous token", isShare: true, meaning: "share on the token before the query" },
   itself: { title: "itself", isShare: true, meaning: "share on the query's own token" },
   separators: { title: "separators", isShare: true, meaning: "share on separators" },
-  distance: { title: "distance", meaning: "how many tokens away a query looks, on average" },
-  entropy: { title: "entropy", meaning: "in nats: 0 looks at one token, more is spread wider" },
+  distance: { title: "distance", meaning: "mean distance in tokens from query to key" },
+  entropy: { title: "entropy", meaning: "in nats: 0 is all weight on one token, higher is more even" },
 };
 const NUMBERS = Object.keys(STATISTICS);
-const ROOT_LEVELS = 255; // weights of matrices are stored as their square roots, in so many levels
+const ROOT_LEVELS = 255; // weights of matrices are stored as their square roots, in this many levels
 
 async function unzip(bytes) {
   if (!window.DecompressionStream) throw new Error("this browser is too old to unpack the data of this page");
@@ -35,7 +35,7 @@ class Data {
     this.hasWords = about.texts.some((text) => text.examples.some((each) => each.words.length < each.pieces.length));
   }
 
-  // One kind of data of a layer for an example, unpacked once; null if there is none. Of fewer examples the last is shown.
+  // One kind of data of a layer for an example, unpacked once; null if there is none. Beyond the last example, the last.
   part(kind, example, layer) {
     if (!layer[kind]) return Promise.resolve(null);
     const key = `${Math.min(example, layer.examples - 1)}.${layer.index}.${kind}`;
@@ -134,7 +134,7 @@ function keyOf(code, position, ways) {
   return way === 0 ? count : way === 1 ? position - count : position + count;
 }
 
-// A text as units, tokens or words: where each begins, and to which a token belongs.
+// A text as units (tokens or words): the first token of each, and the unit of each token.
 class Units {
   constructor({ pieces, special, padded, words }, merged) {
     this.pieces = pieces;

@@ -71,7 +71,7 @@ class Heads {
   words(layer, head) {
     const name =
       head === null
-        ? `layer ${layer.label}, mean of ${layer.heads.length} heads`
+        ? `layer ${layer.label}, mean of ${counted(layer.heads.length, "head")}`
         : `layer ${layer.label}, head ${layer.heads[head]}`;
     const known = NUMBERS.map((key, i) => [key, this.numbers({ layer, head })[i]]).filter(([, value]) => value !== null);
     return `${name}: ${known.map(([key, value]) => `${STATISTICS[key].title} ${number(value)}`).join(", ")}`;

@@ -34,7 +34,7 @@ class Matrix {
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
-  // The chosen layer; for an alignment, if that is not one between two texts, all layers that are.
+  // The chosen layer; in the alignment view all cross-attention layers, unless one of them is chosen.
   layers() {
     const chosen = this.data.layers[this.state.layer];
     if (!this.aligns || crosses(chosen)) return [chosen];
@@ -67,10 +67,10 @@ class Matrix {
     const head = state.head === null || !one ? "mean of heads" : `head ${layers[0].heads[state.head]}`;
     this.title.textContent = one
       ? `Layer ${layers[0].label}, ${head}`
-      : `Mean of ${layers.length} layers and their heads`;
+      : `Mean of ${counted(layers.length, "layer")}, all heads`;
     this.field.setAttribute(
       "aria-label",
-      `Weights of ${queries.count} queries, rows, on ${keys.count} keys, columns. Arrows move.`,
+      `Weights; rows: queries (${queries.count}), columns: keys (${keys.count}). Move with the arrow keys.`,
     );
     this.note.textContent = this.remark(sources);
     this.cursor = null;
@@ -79,7 +79,7 @@ class Matrix {
   }
 
   remark(sources) {
-    if (sources.some(({ matrix, links }) => !matrix && !links)) return "Neither the weights nor links were asked for.";
+    if (sources.some(({ matrix, links }) => !matrix && !links)) return "Neither weights nor links were recorded.";
     const sparse = sources.some(({ matrix }) => !matrix)
       ? "Drawn from the recorded links: the whole matrix needs watch(model, Observe(weights=True)). "
       : "";
@@ -186,7 +186,7 @@ class Matrix {
   // Show the weight of a cell.
   showCell(at) {
     if (!at || !this.cells) {
-      this.readout.replaceChildren(el("span", { class: "faint" }, "rows look at columns"));
+      this.readout.replaceChildren(el("span", { class: "faint" }, "rows attend to columns"));
       return;
     }
     const { rows, columns, values } = this.cells;
@@ -233,7 +233,7 @@ function slanted(context, text, x, y, upright) {
   context.restore();
 }
 
-// As much of a label as there is room for.
+// The part of a label that fits.
 function clip(context, text) {
   const chars = [...text];
   while (chars.length > 1 && context.measureText(chars.join("")).width > WIDEST_LABEL) chars.splice(-1, 1);

@@ -19,7 +19,7 @@ function show(root, about, read) {
     view: VIEWS[0].name,
     theme: "auto",
     dark: night.matches,
-    // The units of a layer's queries and keys, the same objects as long as nothing else is chosen.
+    // The units of a layer's queries and keys, the same objects until the choice changes.
     units: (layer) =>
       layer.of.map((text) => {
         const key = `${text}.${state.example}.${state.merged}`;

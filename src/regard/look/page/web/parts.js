@@ -1,14 +1,14 @@
-// Small parts of a page: elements, colours, numbers and labels as they are written.
+// Small parts of a page: elements, colours, and the formatting of numbers and labels.
 
-// The views of the page, each registered by its own file: `fits(data)` says whether the page has it, `make(data, state,
+// The views of the page, each registered by its own file: `fits(data)` returns whether the page has it, `make(data, state,
 // set, prefix)` returns an object with its `element` and an async `update()`.
 const VIEWS = [];
 
-// Lightness falls evenly; the same colours as in pictures.
+// The colours of the pictures, in which lightness decreases evenly.
 const COLOURS = ["#f1f5f8", "#b6e0ea", "#7bc7e3", "#59aad3", "#3d8bc3", "#2c6daf", "#2c4f90", "#263470", "#1d1a50"];
 const STEPS = 256;
 const scaleOf = (stops) => Array.from({ length: STEPS }, (_, i) => between(stops, i / (STEPS - 1)));
-// On dark paper the other way round: nothing is nearest to the paper.
+// On a dark background in reverse order: weight 0 is closest to the background.
 const [LIGHT, DARK] = [scaleOf(COLOURS), scaleOf(["#1a1f27", ...COLOURS.slice(0, -1).reverse()])];
 
 function between(stops, share) {
@@ -24,7 +24,7 @@ function shade(share, dark) {
 }
 
 const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
-// Black or white, whichever reads better: by luminance, as WCAG 2 defines it.
+// Black or white, whichever has more contrast, by luminance as WCAG 2 defines it.
 function inkOn(colour) {
   const [red, green, blue] = colour.map((value) =>
     value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4,
@@ -32,10 +32,10 @@ function inkOn(colour) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 ? "#ffffff" : "#000000";
 }
 
-// The weight drawn strongest: 1, or the largest there is where that is under one half.
+// The weight at the end of the scale: 1, or the largest weight if that is below one half.
 const scaleEnd = (largest) => (largest >= 0.5 || !(largest > 0) ? 1 : largest);
 
-// An element; text is only ever text. Names that begin with "on" are listeners, the others attributes.
+// An element; text is never parsed as HTML. Names that begin with "on" are listeners, the others attributes.
 function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -48,7 +48,7 @@ function el(tag, attributes = {}, ...children) {
 }
 
 const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "↵", "\u00a0": "⍽" };
-// Characters that are invisible, or that turn the text around them, are named by their code points.
+// Characters that are invisible, or that change the direction of the text, are shown as code points.
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
 const named = (text) =>
@@ -76,7 +76,7 @@ function number(value) {
 const grouped = (count) => count.toLocaleString("en");
 const counted = (count, noun) => `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
 
-// A choice of a few, side by side.
+// A few options side by side.
 let choices = 0;
 function segments(name, options, value, choose) {
   const group = `regard-choice-${choices++}`;
@@ -95,7 +95,7 @@ function menu(name, options, value, choose) {
   return el("label", { class: "menu" }, el("span", {}, name), select);
 }
 
-// A bar of so much of its width.
+// A bar filled to a share of its width.
 const bar = (share, kind = "") =>
   el("span", { class: `bar ${kind}`, "aria-hidden": "true", style: `--share:${Math.min(1, Math.max(0, share || 0))}` });
 

@@ -1,7 +1,7 @@
 // The computation of one query, step by step: q·k, scale, mask, softmax, weighted sum, with all numbers.
 
 const PLAIN_EXPONENT = 4; // the largest score whose exponential is a readable number
-const MOST_NUMBERS = 8; // of a vector; a longer one is a strip of colours
+const MOST_NUMBERS = 8; // of a vector; a longer one is drawn as a strip of colours
 const MOST_TERMS = 3; // of a product that is spelt out
 
 const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
@@ -49,16 +49,16 @@ function stages(source, i, { products, scaled, scores, less, exps, sum, weights,
   const root = Math.abs(source.scale - 1 / Math.sqrt(size)) < 1e-6 ? ` = 1 / √${size}` : "";
   const inputs = ["Each input a is multiplied by W", above("q"), " to a query, by W", above("k"), " to a key. "];
   const terms = (j) => source.query[i].map((value, n) => `${written(value)}·${written(source.key[j][n])}`).join(" + ");
-  const ask = `The query q${name} asks; every token offers a key k.`;
-  const agree = "How well do they agree? Multiply number by number, and add up.";
-  const times = `Times ${number(source.scale)}${root}, so that softmax does not saturate for long vectors.`;
-  const hide = "Masked positions get −∞; a bias of the model is added.";
-  const power = "e to the power of each score: all are positive, and the largest stand out.";
-  const safe = less ? " The largest score is subtracted first, which changes no weight." : "";
-  const share = `Each divided by their sum, ${number(sum)}: weights from 0 to 1 that sum to 1.`;
+  const ask = `The query q${name} is compared with the key k of each token.`;
+  const agree = "The dot product q·k measures their similarity: multiply number by number, then add.";
+  const times = `Multiply by ${number(source.scale)}${root}, so that softmax does not saturate for long vectors.`;
+  const hide = "Add the model's bias, if any; masked positions get −∞.";
+  const power = "Raise e to the power of each score: all results are positive, and large scores dominate.";
+  const safe = less ? " The largest score is subtracted first, which does not change the weights." : "";
+  const share = `Divide each by their sum, ${number(sum)}: the weights are from 0 to 1 and sum to 1.`;
   const exponent = above(less ? "score − largest" : "score");
-  const lack = output ? "" : " The record has no values.";
-  const add = `Each value times its weight, added up: the output b${name}.${lack}`;
+  const lack = output ? "" : " The values are not recorded.";
+  const add = `Multiply each value by its weight, then add: the output b${name}.${lack}`;
   return [
     { name: "query and keys", explanation: [...(source.inputs ? inputs : []), ask] },
     { name: "q·k", column: ["q·k"], values: products, terms: size <= MOST_TERMS ? terms : null, explanation: [agree] },

@@ -1,7 +1,8 @@
-// A text to pick tokens from: what the picked one looks at is shaded, what looks at it underlined; both also as lists.
+// A text to pick tokens from: those that the picked one attends to are shaded, those that attend to it underlined; both
+// are listed too.
 
 const LISTED = 8;
-const LIGHT_LINK = 0.1; // the least end of the scale of shades, so that light links never look heavy
+const LIGHT_LINK = 0.1; // the lowest end of the scale of shades, so that light links are never dark
 const BLOCK = 400; // tokens after which the next line end begins a new block, drawn only when it is near
 const LONGEST_BLOCK = 1600;
 
@@ -230,8 +231,8 @@ class Text {
     this.queries.paint(marks.query, looks ? picked.unit : null, this.state.dark);
     if (isCross) this.keys.paint(marks.key, isLookedAt ? picked.unit : null, this.state.dark);
     this.describe(shown, picked, received);
-    this.fill(this.out, "Looks at", looks ? out : null, "key", keys, isCross);
-    this.fill(this.back, "Is looked at by", isLookedAt ? back : null, "query", queries, isCross);
+    this.fill(this.out, "Attends to", looks ? out : null, "key", keys, isCross);
+    this.fill(this.back, "Attended to by", isLookedAt ? back : null, "query", queries, isCross);
     this.live.textContent = picked ? this.words(picked, looks && out, isLookedAt && back, queries, keys) : "";
   }
 
@@ -248,7 +249,7 @@ class Text {
     return { query, key };
   }
 
-  // The share of all weight that each unit receives, null if it was not asked for.
+  // The share of the total weight that each unit receives, null if it was not recorded.
   received({ perToken, layer, heads, keys }) {
     if (!perToken?.received) return null;
     const ofTokens = new Map();
@@ -263,7 +264,7 @@ class Text {
   describe({ layer, heads, perToken, links, isCross }, picked, received) {
     if (!picked) {
       const hint = received ? "Shaded by the weight that each token receives. " : "";
-      this.about.replaceChildren(`${hint}Pick a token to see where it looks and who looks at it.`);
+      this.about.replaceChildren(`${hint}Pick a token to see which tokens it attends to and which attend to it.`);
       return;
     }
     const { units, unit, side } = picked;
@@ -273,11 +274,11 @@ class Text {
       const found = heads.flatMap((head) => own.map((i) => (i < 0 ? NaN : perToken.entropy[head * layer.queries + i])));
       const known = found.filter((value) => !Number.isNaN(value));
       const entropy = known.reduce((a, b) => a + b, 0) / known.length;
-      if (known.length) facts.push(`Entropy ${number(entropy)} nats, as even over ${number(Math.exp(entropy))} tokens.`);
+      if (known.length) facts.push(`Entropy ${number(entropy)} nats, that of equal weights on ${number(Math.exp(entropy))} tokens.`);
     }
     if (received && (side === "key" || !isCross))
-      facts.push(`Receives ${percent(received.get(unit) || 0)} of all weight.`);
-    if (!links) facts.push("Links were not asked for: watch with Observe(top=8).");
+      facts.push(`Receives ${percent(received.get(unit) || 0)} of the total weight.`);
+    if (!links) facts.push("Links were not recorded: watch with Observe(top=8).");
     const name = el("bdi", { class: "token" }, units.label(unit));
     this.about.replaceChildren(name, el("span", { class: "faint" }, ` ${unit}`), el("br"), facts.join(" "));
   }
@@ -304,7 +305,7 @@ class Text {
       return el("li", {}, button);
     });
     const lighter = found.length - LISTED;
-    const rest = found.length ? `and ${grouped(lighter)} lighter` : "no link is heavy enough to be recorded";
+    const rest = found.length ? `and ${grouped(lighter)} lighter` : "no link is heavy enough to be included";
     const more = lighter > 0 || !found.length ? [el("p", { class: "faint" }, rest)] : [];
     list.replaceChildren(el("h3", { class: kind }, title), el("ol", {}, ...rows), ...more);
   }
@@ -313,11 +314,11 @@ class Text {
   words({ units, unit }, out, back, queries, keys) {
     const listed = (found, of) => {
       const some = found.slice(0, 3).map(([other, weight]) => `${of.label(other)} ${other} ${percent(weight)}`);
-      return some.join(", ") || "nothing that was recorded";
+      return some.join(", ") || "no recorded link";
     };
     const parts = [`${units.label(unit)}, token ${unit}`];
-    if (out) parts.push(`looks at ${listed(out, keys)}`);
-    if (back) parts.push(`is looked at by ${listed(back, queries)}`);
+    if (out) parts.push(`attends to ${listed(out, keys)}`);
+    if (back) parts.push(`attended to by ${listed(back, queries)}`);
     return `${parts.join("; ")}.`;
   }
 }
