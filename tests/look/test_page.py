@@ -216,7 +216,7 @@ def test_an_alignment_has_the_answer_down_and_the_source_across(opened: Open, tm
     page = opened(record.report(tmp_path / "text.html", tokens=tokens))
     tab(page, "Alignment")
     field = page.locator(".field" + VISIBLE)
-    assert field.get_attribute("aria-label").startswith("Weights of 5 queries, rows, on 7 keys, columns")
+    assert field.get_attribute("aria-label").startswith("Weights; rows: queries (5), columns: keys (7).")
     field.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
