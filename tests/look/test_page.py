@@ -351,7 +351,7 @@ def test_calls_of_other_sizes_stand_side_by_side(opened: Open, tmp_path: Path) -
         expect(listed(page, "Attends to"), by_hand.weights(record.layers[number])[example].mean(0)[2])
 
 
-def test_what_was_not_asked_for_is_said(opened: Open, tmp_path: Path) -> None:
+def test_missing_statistics_are_named(opened: Open, tmp_path: Path) -> None:
     plain = by_hand.layer("layer", 5)
     record = WatchRecord(
         [Layer("layer", type(plain.statistics)(entropy=plain.statistics.entropy), plain.shape, plain.heads)]
@@ -360,7 +360,7 @@ def test_what_was_not_asked_for_is_said(opened: Open, tmp_path: Path) -> None:
     units(page).nth(2).click()
     assert "Links were not recorded" in page.locator("aside").inner_text()
     tab(page, "Matrix")
-    assert "Neither the weights nor links" in page.locator(".matrix" + VISIBLE).inner_text()
+    assert "Neither weights nor links were recorded" in page.locator(".matrix" + VISIBLE).inner_text()
 
 
 def test_a_large_model_over_a_long_text(opened: Open, large: tuple[Path, WatchRecord]) -> None:

@@ -274,7 +274,8 @@ class Text {
       const found = heads.flatMap((head) => own.map((i) => (i < 0 ? NaN : perToken.entropy[head * layer.queries + i])));
       const known = found.filter((value) => !Number.isNaN(value));
       const entropy = known.reduce((a, b) => a + b, 0) / known.length;
-      if (known.length) facts.push(`Entropy ${number(entropy)} nats, that of equal weights on ${number(Math.exp(entropy))} tokens.`);
+      const tokens = number(Math.exp(entropy));
+      if (known.length) facts.push(`Entropy ${number(entropy)} nats, that of equal weights on ${tokens} tokens.`);
     }
     if (received && (side === "key" || !isCross))
       facts.push(`Receives ${percent(received.get(unit) || 0)} of the total weight.`);
