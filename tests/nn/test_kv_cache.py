@@ -247,7 +247,10 @@ LAYER = MultiHeadAttention(DIM, HEADS)
             "holds the keys of a memory and cannot grow",
         ),
         (lambda: LAYER(torch.zeros(B, 1, DIM), torch.zeros(B, 1, DIM), cache=filled()), "leave key and value out"),
-        (lambda: LAYER(torch.zeros(B, 1, DIM), cache=KeyValueCache(3)), r"window=3 drops old tokens: .*causal=True or a mask"),
+        (
+            lambda: LAYER(torch.zeros(B, 1, DIM), cache=KeyValueCache(3)),
+            r"window=3 drops old tokens: .*causal=True or a mask",
+        ),
         (lambda: LAYER(torch.zeros(B, 1, DIM), mask=window(2), cache=KeyValueCache(3)), "window=3 drops old tokens"),
         (
             lambda: LAYER(torch.zeros(B, 1, DIM), mask=causal() & padding(lengths=[1, 2]), cache=KeyValueCache(3)),
