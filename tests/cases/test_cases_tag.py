@@ -95,7 +95,7 @@ def test_x3_words_only_are_tagged_and_all_else_is_kept(tmp_path: Path) -> None:
 def test_x3_a_fault_has_its_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "x3.conllu"
     path.write_text(X3.replace("2\tnos\t", "2 nos "), encoding="utf-8")
-    with pytest.raises(DataError, match=r"x3.conllu:5: expected 10 columns between TABs, found 8 in .*; put TABs"):
+    with pytest.raises(DataError, match=r"x3.conllu:5: expected 10 columns between TABs, found 8 in .*; separate"):
         list(read(path))
 
 

@@ -51,7 +51,7 @@ def copy(trained: Path, tmp_path: Path) -> Path:
     [
         ("", None, "expected lines of SOURCE TAB TARGET, found an empty file; check the path"),
         ("\n \n", None, "expected lines of SOURCE TAB TARGET, found nothing but 2 blank lines"),
-        (GOOD + "bad B A D\n", 21, "found no TAB in 'bad B A D'; put one TAB"),
+        (GOOD + "bad B A D\n", 21, "found no TAB in 'bad B A D'; separate columns by one TAB"),
         (GOOD + "bad\tB A D\tx\n", 21, "found 2 TABs in .*; keep two columns"),
         (GOOD + "\tB A D\n", 21, "found an empty source"),
         (GOOD + "bad\t \n", 21, "found an empty target"),
@@ -61,10 +61,10 @@ def copy(trained: Path, tmp_path: Path) -> Path:
         (
             "ab\tA B\n" * 3,
             None,
-            "at least two different inputs, .* found 1; add examples, or name a file of others with --dev",
+            "at least two different inputs, .* found 1; add examples, or pass a separate file with --dev",
         ),
         ("ab\tA B", None, "at least two different inputs"),
-        ("a" * 300 + "\tA\n", 1, "at most 200 units a side, found none .*; raise --max-length"),
+        ("a" * 300 + "\tA\n", 1, "at most 200 units per side, found only 1 longer pair; raise --max-length"),
     ],
 )
 def test_a_faulty_file_is_named_with_its_line_and_the_remedy(
@@ -128,7 +128,7 @@ def test_duplicates_contradictions_and_long_lines_are_counted(
     assert ended.code == 0
     assert f"{path}: 23 pairs; 2 duplicates, 1 source with more than one target\n" in ended.out
     assert "2 pairs of more than 200 units left out (first: line 24); --max-length raises the limit" in ended.out
-    assert re.search(r"\d of 23 examples held out to choose the best model \(no --dev\)", ended.out)
+    assert re.search(r"\d of 23 examples held out to select the best model \(no --dev\)", ended.out)
 
 
 def test_one_example_trains_when_another_file_chooses(
@@ -262,9 +262,9 @@ def damage(directory: Path, name: str, content: str | bytes | None) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", None, "expected a run directory, but there is no config.json in it"),
+        ("config.json", None, "expected a run directory, found no config.json in it"),
         ("config.json", "{", "config.json is damaged"),
-        ("config.json", "[]", "config.json has no format number"),
+        ("config.json", "[]", "found one without a format number"),
         ("config.json", b"\xff", "config.json is damaged"),
         ("config.json", '{"format": 1}', "the run is damaged"),
         ("config.json", '{"format": 99, "regard": "7.0"}', "written by a newer regard .*7.0.*; upgrade with: pip"),
@@ -294,7 +294,7 @@ def test_a_damaged_run_is_said(
 
 def test_a_run_that_is_not_there(tmp_path: Path, regard: Command) -> None:
     for arguments in (["predict", "nowhere"], ["look", "nowhere", "x"], ["train", "--resume", "nowhere"]):
-        assert "nowhere: expected a run directory, but there is no such folder" in regard(*arguments).error
+        assert "nowhere: expected a run directory, found no such folder" in regard(*arguments).error
 
 
 # Places to write

@@ -112,7 +112,7 @@ def test_train_says_what_it_does_and_makes_a_run(data: Path, tmp_path: Path, reg
     for line in (
         f"{data}: 40 pairs",
         f"{data}: source: characters; target: units separated by spaces, such as words or phones (guessed)",
-        f"{data}: 4 of 40 examples held out to choose the best model (no --dev)",
+        f"{data}: 4 of 40 examples held out to select the best model (no --dev)",
         f"{test}: 1 target unit that did not occur in training, counted as errors: E",
         "training for 1 epoch: 36 pairs, 0.02 M parameters, vocabularies 8 and 8",
         f"best model in {run}: dev exact ",
@@ -263,7 +263,7 @@ def test_options_about_data_need_data(option: str, regard: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--minutes", "-1"], "a time above 0"),
+        (["--minutes", "-1"], "minutes: expected a number above 0, got -1"),
         (["--minutes", "1", "--epochs", "1"], "exactly one"),
         (["--epochs", "0"], "exactly one|above 0"),
         (["--hidden-dim", "7"], "hidden_dim"),

@@ -90,7 +90,7 @@ def test_mistakes_are_one_line(folders: dict[str, Path], regard: Command, tmp_pa
     assert regard("look", tmp_path / "a.gguf", "cat").error.endswith(
         "a.gguf: expected a GGUF file, but there is no such file; check the path"
     )
-    assert "expected a run directory, but there is no such folder" in regard("look", "nowhere", "cat").error
+    assert "expected a run directory, found no such folder" in regard("look", "nowhere", "cat").error
     for arguments, said in (
         (("cat", "dog"), "expected one TEXT for a Hugging Face or GGUF model, got 2; quote it"),
         (("cat", "--beam", "3"), "--beam: no effect on a Hugging Face or GGUF model; remove it"),

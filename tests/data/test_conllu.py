@@ -152,7 +152,7 @@ def test_bare_words_get_their_tags_behind_a_tab(tmp_path: Path) -> None:
     path = write(tmp_path, "the\ndog\n\nruns")
     assert [list(s.tagged(["T"] * len(s.words), "upos")) for s in read(path)] == [["the\tT", "dog\tT", ""], ["runs\tT"]]
     with pytest.raises(
-        DataError, match=r"file.conllu:1: expected a tag for each word .*, found no tag in 'the'; add one"
+        DataError, match=r"file.conllu:1: expected a tag for each word .*, found none in 'the'; add one"
     ):
         next(read(path)).tags("upos")
 
@@ -176,11 +176,11 @@ def test_gzip_and_a_sentence_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        (f"{GOOD}\n2\tw\tl\n", 2, "expected 10 columns between TABs, found 3 in '2\\tw\\tl'; put TABs"),
+        (f"{GOOD}\n2\tw\tl\n", 2, "expected 10 columns between TABs, found 3 in '2\\tw\\tl'; separate columns by TABs"),
         (
             f"{GOOD}\n2 w l U X _ 0 root _ _\n",
             2,
-            "expected 10 columns between TABs, found 1 in '2 w l U X _ 0 root _ _'; put TABs",
+            "expected 10 columns between TABs, found 1 in '2 w l U X _ 0 root _ _'; separate columns by TABs",
         ),
         (f"{GOOD}\n{GOOD[1:]}\n", 2, "expected an ID such as 3, 3-4 or 3.1, found ''"),
         (f"# c\n\n{GOOD}\n{GOOD}\n", 4, "expected word 2, found 1 in '1"),
@@ -212,7 +212,7 @@ def test_columns() -> None:
     for column in ("upos", "xpos", "Number", "Number[psor]", "VerbForm"):
         check_column(column)
     for column in ("deprel", "", "Number=Sing", "UPOS ", "Nüm"):
-        with pytest.raises(ArgumentError, match="expected a column upos, xpos, or the name of a feature"):
+        with pytest.raises(ArgumentError, match="expected a column: upos, xpos, or the name of a feature"):
             check_column(column)
 
 

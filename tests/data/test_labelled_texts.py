@@ -176,7 +176,7 @@ def test_of_many_labels_the_first_are_named(write: Write) -> None:
 REFUSED = {
     "empty": (b"", None, "", "found an empty file; check the path"),
     "blank": (b"\n \n", None, "", "found nothing but 2 blank lines; check the path"),
-    "no TAB": (b"a b\tx\nc d x\n", ("text", "label"), ":2", "found no TAB in 'c d x'; put one TAB"),
+    "no TAB": (b"a b\tx\nc d x\n", ("text", "label"), ":2", "found no TAB in 'c d x'; separate columns by one TAB"),
     "first line without TAB": (b"a b\nc d\n", None, ":1", "expected TEXT TAB LABEL, found no TAB"),
     "three": (b"1\ta b\tx\n", None, ":1", "found 3 columns in '1\\ta b\\tx'; name all of them"),
     "two of three": (b"1\ta\tx\n2\tb\n", ("id", "text", "label"), ":2", "expected 3 columns between TABs, found 2"),
@@ -184,7 +184,7 @@ REFUSED = {
     "no label": (b"a\t \n", ("text", "label"), ":1", "found an empty label; fill it in"),
     "CR alone": (b"a\tx\rb\ty\r", None, ":1", "found lines that end in CR alone"),
     "all different": (b"a b\tx\nc d\ty\n", None, "", "found 2 and 2 different values in 2 lines; name the columns"),
-    "names that are not there": (b"a\tx\n", ("a", "b"), "", "columns with the names text and label, got a,b"),
+    "names that are not there": (b"a\tx\n", ("a", "b"), "", "columns named text and label, got a,b"),
     "header without text": (b"id\tsentence\tlabel\n1\ta\tx\n", None, ":1", "one column named text and one named label"),
     "header alone": (b"text\tlabel\n", None, "", "below the line that names the columns, found none"),
     "CP1252": ("a\té\n".encode("cp1252"), None, ":1", "byte 0xe9 at offset 2 of the line; convert the file"),

@@ -111,7 +111,7 @@ def test_columns_in_doubt_are_asked_for(write, content: str) -> None:
     ("line", "message"),
     [
         ("a\tN;PL", "found 1 TAB in 'a\\tN;PL'; correct or delete"),
-        ("a", "found no TAB in 'a'; put one TAB (spaces do not count) between all of them"),
+        ("a", "found no TAB in 'a'; separate columns by one TAB, not by spaces"),
         ("a\tN;PL\tx\ty", "found 3 TABs in"),
         ("a\t\tx", "found an empty features column in"),
         ("a\tV\t ", "found an empty target column in"),

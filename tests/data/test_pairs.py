@@ -161,7 +161,7 @@ def test_units_that_training_never_saw_are_named() -> None:
 REFUSED = {
     "empty": (b"", "", "found an empty file; check the path"),
     "blank": (b"\n \n", "", "found nothing but 2 blank lines; check the path"),
-    "no TAB": (b"a\tA\nb B\n", ":2", "found no TAB in 'b B'; put one TAB"),
+    "no TAB": (b"a\tA\nb B\n", ":2", "found no TAB in 'b B'; separate columns by one TAB"),
     "two TABs": (b"a\tA\nb\tB\tB\n", ":2", "found 2 TABs in 'b\\tB\\tB'; keep two columns"),
     "no source": (b"a\tA\n\tB\n", ":2", "found an empty source column in '\\tB'; fill it in or delete the line"),
     "no target": (b"a\t \n", ":1", "found an empty target column in 'a\\t '; fill it in or delete the line"),
@@ -175,7 +175,7 @@ REFUSED = {
     "gzip, cut": (gzip.compress(b"a\tA\n" * 9)[:-9], ":0", "found damage"),
     "gzip, flipped": (gzip.compress(b"a\tA\n", mtime=0)[:-5] + b"\0\0\0\0\0", "", "found damage"),
     "gzip, header only": (b"\x1f\x8b", ":0", "found damage"),
-    "too long": (b"a" * 201 + b"\tA\n", ":1", "at most 200 units a side, found none (1 longer); raise --max-length"),
+    "too long": (b"a" * 201 + b"\tA\n", ":1", "at most 200 units per side, found only 1 longer pair; raise"),
     "long, without TAB": (b"a" * 100_000, ":1", f"found no TAB in '{'a' * 37}...'"),
     "only separators": (b"a\t||\n", ":1", "found only separators in the target; fill it in or delete the line"),
 }

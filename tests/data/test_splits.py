@@ -39,7 +39,7 @@ def test_split_off_says_what_it_did_and_follows_the_seed() -> None:
     pairs = of([Pair((str(n),), ("A",)) for n in range(50)])
     train, dev = split_off(pairs)
     assert (len(train), len(dev)) == (45, 5)
-    said = "data.tsv: 5 of 50 examples held out to choose the best model (no --dev)"
+    said = "data.tsv: 5 of 50 examples held out to select the best model (no --dev)"
     assert (train.notes, dev.notes) == (["data.tsv: read", said], [])
     assert pairs.notes == ["data.tsv: read"]
     assert split_off(pairs, seed=1)[1].examples != dev.examples

@@ -109,7 +109,7 @@ def test_others_are_not_equal() -> None:
 def test_room_for_the_characters_is_needed() -> None:
     with pytest.raises(
         ArgumentError,
-        match="expected at least 4 subwords, one for each character of the texts, got 3; raise --subwords",
+        match="expected at least 4 subwords, one for each character of the texts, got 3; raise the number",
     ):
         SubwordTokenizer.from_texts(["abc"], 3)
     assert SubwordTokenizer.from_texts(["abc"], 4).units == (" ", "a", "b", "c")

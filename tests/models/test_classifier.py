@@ -115,8 +115,8 @@ def test_it_comes_back_from_disk(encoder: str, tmp_path: Path) -> None:
             "hidden_dim: expected an even number, half for each direction, got 7",
         ),
         ({"encoder": "cnn"}, "encoder: expected 'none', 'recurrent' or 'transformer', got 'cnn'"),
-        ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1, got 1.0"),
-        ({"word_dropout": -0.1}, "word_dropout: expected a number from 0 to below 1, got -0.1"),
+        ({"dropout": 1.0}, "dropout: expected a number of at least 0 and below 1, got 1.0"),
+        ({"word_dropout": -0.1}, "word_dropout: expected a number of at least 0 and below 1, got -0.1"),
         ({"pair_size": 1}, "pair_size: expected a number of at least 2, got 1"),
     ],
 )

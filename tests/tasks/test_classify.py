@@ -162,11 +162,11 @@ def test_a_run_comes_back_as_it_was(trained: ClassifyRun, tmp_path: Path) -> Non
         (
             "config.json",
             lambda config: config["model"].update(word_size=5),
-            "vocabularies differ in size from those of config.json",
+            "sizes of the vocabularies differ from those in config.json",
         ),
         ("config.json", lambda config: config.update(units="lines"), "expected units words or chars"),
         ("config.json", lambda config: config.update(max_length=0), "max_length above 0"),
-        ("labels.json", lambda labels: labels.pop(), "vocabularies differ in size from those of config.json"),
+        ("labels.json", lambda labels: labels.pop(), "sizes of the vocabularies differ from those in config.json"),
         ("labels.json", lambda labels: labels.reverse(), "sorted JSON list"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_run_of_before_there_were_kinds_is_recurrent(folder: Path) -> None:
 def test_a_kind_that_is_not_known_is_refused_naming_those_that_are(folder: Path) -> None:
     model = json.loads((folder / "config.json").read_text())["model"]
     change(folder, model={**model, "kind": "convolution"})
-    refused(folder, "expected a kind of recurrent, transformer, got 'convolution'")
+    refused(folder, "expected one of the kinds recurrent, transformer, got 'convolution'")
     change(folder, model={**model, "kind": "transformer"})
     refused(folder, "damaged")
 
@@ -125,10 +125,10 @@ def test_a_run_can_be_moved(folder: Path) -> None:
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
-    refused(tmp_path / "none", r"there is no such folder; .*--out")
-    refused(tmp_path, r"there is no config\.json in it; ")
+    refused(tmp_path / "none", r"found no such folder; .*--out")
+    refused(tmp_path, r"found no config\.json in it; ")
     (tmp_path / "file").write_text("")
-    refused(tmp_path / "file", "there is no such folder")
+    refused(tmp_path / "file", "found no such folder")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -142,7 +142,7 @@ def test_a_missing_file(name: str, folder: Path) -> None:
 def test_a_damaged_file(name: str, content: bytes | None, folder: Path) -> None:
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
-    refused(folder, "damaged|no format number")
+    refused(folder, "damaged|without a format number")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -161,7 +161,7 @@ def test_a_newer_format_says_upgrade(written: int, folder: Path) -> None:
 @pytest.mark.parametrize("written", [None, "1", 1.5])
 def test_no_format_number(written: object, folder: Path) -> None:
     change(folder, format=written)
-    refused(folder, "no format number")
+    refused(folder, "without a format number")
 
 
 @pytest.mark.parametrize("name", ["model", "source_units", "target_units", "max_length", "growth", "training"])

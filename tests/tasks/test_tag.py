@@ -75,7 +75,7 @@ def test_files_that_do_not_fit_each_other_are_a_damaged_run(tmp_path: Path) -> N
     run.create(tmp_path)
     run.save_weights(tmp_path)
     (tmp_path / "labels.json").write_text('["ADV", "NOUN"]')
-    with pytest.raises(RunError, match=r"the vocabularies differ in size from those of config.json"):
+    with pytest.raises(RunError, match=r"the sizes of the vocabularies differ from those in config.json"):
         TagRun.load(tmp_path)
     (tmp_path / "labels.json").write_text('["NOUN", "ADV", "VERB"]')
     with pytest.raises(RunError, match="sorted JSON list of distinct strings"):
@@ -96,7 +96,7 @@ def test_reading_a_column(tmp_path: Path) -> None:
     assert run.read(str(path)).examples == read_tagged(path, "Number").examples
     with pytest.raises(DataError, match=r"a.conllu: expected tags in the column Case, found _ for every word; choose"):
         read_tagged(path, "Case")
-    with pytest.raises(ArgumentError, match="expected a column upos, xpos, or the name of a feature"):
+    with pytest.raises(ArgumentError, match="expected a column: upos, xpos, or the name of a feature"):
         read_tagged(path, "deprel")
     path.write_text("# nothing\n\n")
     with pytest.raises(DataError, match=r"a.conllu: expected words, CoNLL-U or WORD TAB TAG, found none; check the"):

@@ -239,7 +239,7 @@ def test_a_loss_that_is_no_number_names_the_remedy(tmp_path: Path, monkeypatch: 
         torch.nn.init.constant_(training.model.output.bias, math.nan)
 
     at_update(monkeypatch, 7, spoil)
-    with pytest.raises(RegardError, match=r"loss became nan at update 7; lower --lr") as caught:
+    with pytest.raises(RegardError, match=r"a finite loss, got nan at update 7; lower --lr") as caught:
         train(tmp_path, short_training(epochs=100, evaluations=100))
     assert len(str(caught.value).splitlines()) == 1
     assert all(tensor.isfinite().all() for tensor in Seq2SeqRun.load(tmp_path).model.state_dict().values())
@@ -343,6 +343,6 @@ def test_a_damaged_state_of_training_is_said(content: bytes | None, tmp_path: Pa
         torch.save({"weights": torch.ones(1000)}, state)
         content = state.read_bytes()[:2000]
     state.write_bytes(content)
-    with pytest.raises(RunError, match=r"resume\.ckpt: the state of training is damaged") as caught:
+    with pytest.raises(RunError, match=r"resume\.ckpt: the saved state of training is damaged") as caught:
         fit(run, pairs.examples, pairs.examples, plan, tmp_path, console=silent(), resume=True)
     assert len(str(caught.value).splitlines()) == 1

@@ -35,14 +35,14 @@ def pad(sequences: Sequence[Sequence[int]]) -> tuple[Int64[Tensor, "B T"], Int64
 class TokenBudgetSampler(Sampler[list[int]]):
     """A batch sampler that puts as many examples of similar lengths together as a budget of tokens allows.
 
-    B · (longest source + longest target) <= tokens. An example larger than the budget is a batch by itself. Each epoch,
-    examples of equal lengths are shuffled among themselves, and the batches are; both orders follow from
-    ``(seed, epoch)`` alone, and all epochs have equally many batches. Pass it to ``DataLoader(..., batch_sampler=)``,
+    B · (longest source + longest target) <= tokens. An example larger than the budget is a batch by itself. Each epoch
+    shuffles examples of equal lengths among themselves, and the batches; both orders depend only on ``(seed, epoch)``,
+    and all epochs have equally many batches. Pass it to ``DataLoader(..., batch_sampler=)``,
     and call ``set_epoch`` before each epoch (Lightning does).
 
     If several processes train together, ``share=(i, n)`` is the sampler of process i of n: it takes every n-th example
     of each batch, beginning with number i, so that together they train on the same batches as a single process. For
-    batches with too few examples some of them get ``[]``.
+    batches with too few examples some processes get ``[]``.
 
     >>> sampler = TokenBudgetSampler([2, 9, 2, 1], [2, 9, 1, 2], tokens=10)
     >>> sorted(sorted(batch) for batch in sampler)
@@ -70,7 +70,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self._seed = seed
         self._share = slice(share[0], None, share[1])
         self._epoch = 0
-        # Sorted lengths are the same in every epoch, whichever of two equal examples comes first: one cut serves all.
+        # Sorted lengths, and so the batches' bounds, are the same in every epoch: equal examples are interchangeable
         order = np.lexsort(self._keys)
         self._cuts = _cuts(source[order].tolist(), target[order].tolist(), tokens)
 

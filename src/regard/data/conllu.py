@@ -1,6 +1,6 @@
-"""Files of tagged sentences, CoNLL-U or word TAB tag: read, and written again with other tags.
+"""Files of tagged sentences, CoNLL-U or word TAB tag: reading them, and writing them again with other tags.
 
-The first line with a word decides the format:
+The first line with a word determines the format:
 
 - CoNLL-U, ten columns between TABs. Only words are tagged; ranges (``1-2``), empty nodes (``3.1``) and comments are
   copied. Source: https://universaldependencies.org/format.html
@@ -58,14 +58,14 @@ class Sentence:
         if tag:
             return sys.intern(tag)
         raise DataError(
-            f"expected a tag for each word ({column} of CoNLL-U, or WORD TAB TAG), found no tag in "
+            f"expected a tag for each word ({column} of CoNLL-U, or WORD TAB TAG), found none in "
             f"{quoted(self.lines[place])}; add one",
             file=self.name,
             line=self.number + place,
         )
 
     def tagged(self, tags: Sequence[str], column: str) -> Iterator[str]:
-        """Yield the lines with these tags in place of their own, or added to words without a tag; all else is kept.
+        """Yield the lines with these tags in place of their own, or added to words without one; the rest is unchanged.
 
         A feature is inserted in the order of FEATS: sorted, ignoring case; ``"_"`` removes it. Raises `ArgumentError`
         unless there is one tag for each word.
@@ -78,12 +78,12 @@ class Sentence:
 
 
 def check_column(column: str) -> None:
-    """Check that a column is upos, xpos, or a possible name of a feature; `ArgumentError` otherwise.
+    """Check that a column is upos, xpos, or a valid name of a feature; `ArgumentError` otherwise.
 
     >>> check_column("Number[psor]")
     """
     if column not in ("upos", "xpos") and not _FEATURE.fullmatch(column):
-        raise ArgumentError(f"expected a column upos, xpos, or the name of a feature such as Number, got {column!r}")
+        raise ArgumentError(f"expected a column: upos, xpos, or the name of a feature such as Number; got {column!r}")
 
 
 def read(path: str | PathLike[str]) -> Iterator[Sentence]:
@@ -101,7 +101,7 @@ def read(path: str | PathLike[str]) -> Iterator[Sentence]:
     """
     name = name_of(path)
     numbered = enumerate(read_lines(path), start=1)
-    head: list[tuple[int, str]] = []  # up to the line that decides the format
+    head: list[tuple[int, str]] = []  # up to the line that determines the format
     for number, line in numbered:
         head.append((number, line))
         if line.strip(" ") and not line.startswith("#"):
@@ -143,7 +143,7 @@ def _fault(line: str, number: int) -> tuple[str, str, str] | None:
     """
     cells = line.split("\t")
     if len(cells) != _COLUMNS:
-        return f"{_COLUMNS} columns between TABs", str(len(cells)), "put TABs (spaces do not count) between columns"
+        return f"{_COLUMNS} columns between TABs", str(len(cells)), "separate columns by TABs, not by spaces"
     if not _IDENTIFIER.fullmatch(cells[_ID]):
         return "an ID such as 3, 3-4 or 3.1", repr(cells[_ID]), "correct it"
     if cells[_ID].isdecimal() and cells[_ID] != str(number):

@@ -1,6 +1,6 @@
 """Texts with labels, read from a file and split into units.
 
-A file is UTF-8, plain or gzip, in one of two formats, of which its first line decides:
+A file is UTF-8, plain or gzip, in one of two formats, which its first line determines:
 
 - columns between TABs, such as ``text TAB label`` or ``label TAB text``, without quoting. If the first line has a cell
   ``label``, it names the columns.
@@ -69,7 +69,7 @@ def split_text(text: str, units: TextUnits) -> list[str]:
     """Return the words of a text, or its characters (code points, of which repeated spaces are one).
 
     Words end at spaces. Marks at either end of a word (punctuation and symbols, except apostrophes and hyphens) are
-    separate units; marks within a word stay. So a text that was tokenized before comes out unchanged.
+    separate units; marks within a word stay. A text that is already tokenized therefore comes out unchanged.
 
     >>> split_text('"Well, it\\'s state-of-the-art..." (so they say!)', "words")
     ['"', 'Well', ',', "it's", 'state-of-the-art', '..."', '(', 'so', 'they', 'say', '!)']
@@ -117,12 +117,12 @@ def read_labelled(
     *,
     max_length: int = 400,
 ) -> LabelledTexts:
-    """Read a file of texts with labels; columns and units that are ``None`` are guessed, and a note says so.
+    """Read a file of texts with labels; columns and units that are ``None`` are guessed, and a note reports the guess.
 
     ``columns`` name the columns between the TABs, ``text`` and ``label`` among them; others are skipped. For JSON lines
     they are the keys of the text and of the label. If ``columns`` is ``None``, the label is the one of two columns that
     repeats a few values. Blank lines are skipped, texts of more than ``max_length`` units are cut, duplicates and
-    contradictions are kept; the notes count all of these.
+    contradictory labels stay; the notes count all of these.
 
     Errors: `DataError` with file, line and remedy for a line with other columns, an empty text or label, columns that
     cannot be guessed, and a file without texts.
@@ -163,7 +163,7 @@ def read_labelled(
         notes.append(f"{name}: {'; '.join(guessed)} (guessed)")
     if longer:
         notes.append(
-            f"{name}: {counted_noun(len(longer), 'text')} of more than {max_length} units cut "
+            f"{name}: {counted_noun(len(longer), 'text')} of more than {counted_noun(max_length, 'unit')} cut "
             f"(first: line {longer[0]}); --max-length raises the limit"
         )
     if blank:
@@ -211,8 +211,8 @@ def _cells(
     """Return the cells of each line with its number, the names of the columns, and what was guessed about them."""
     if columns is not None and not {_TEXT, _LABEL} <= set(columns):
         raise DataError(
-            f"expected columns with the names text and label, got {','.join(columns)}; name them in the order of the "
-            f"file, for instance --columns label,text",
+            f"expected columns named text and label, got {','.join(columns)}; name them in the order of the file, "
+            f"for instance --columns label,text",
             file=name,
         )
     first = lines[0][1].split("\t")
@@ -226,7 +226,7 @@ def _cells(
         for number, line in lines[1 if header else 0 :]
     ]
     if not rows:
-        raise DataError("expected texts below the line that names the columns, found none; add some", file=name)
+        raise DataError("expected texts below the line that names the columns, found none; add texts", file=name)
     if columns is None:
         columns = _guess_columns([row for _, row in rows], name)
         guessed.append(f"columns: {', '.join(columns)}")
@@ -234,7 +234,7 @@ def _cells(
 
 
 def _named(names: list[str], name: str, number: int) -> tuple[str, ...]:
-    """Return the columns that the first line names; of two, the one beside the label is the text whatever its name."""
+    """Return the columns that the first line names; of two, the one beside the label is the text, whatever its name."""
     if _TEXT not in names and len(names) == 2:
         names = [cell if cell == _LABEL else _TEXT for cell in names]
     if names.count(_TEXT) != 1 or names.count(_LABEL) != 1:
@@ -255,7 +255,7 @@ def _row(line: str, width: int, name: str, number: int) -> list[str]:
     if "\r" in line:
         fault, remedy = "lines that end in CR alone", r"convert the file: tr '\r' '\n'"
     elif len(cells) == 1:
-        fault, remedy = "no TAB", "put one TAB (spaces do not count) between columns"
+        fault, remedy = "no TAB", "separate columns by one TAB, not by spaces"
     else:
         fault, remedy = f"{len(cells)} columns", "name all of them, for instance --columns id,text,label"
     raise DataError(f"expected {expected}, found {fault} in {quoted(line)}; {remedy}", file=name, line=number)
@@ -302,7 +302,7 @@ def _object(line: str, name: str, number: int) -> dict[str, object]:
 
 
 def _value(record: dict[str, object], key: str, line: str, name: str, number: int) -> str:
-    """Return the text of a key; numbers and booleans, as labels may be, are returned as JSON writes them."""
+    """Return the text of a key; numbers and booleans, which labels may be, are returned as JSON writes them."""
     value = record.get(key)
     if isinstance(value, str):
         if _HALF.search(value):  # JSON can express it, UTF-8 cannot

@@ -45,7 +45,7 @@ def read_lines(path: str | PathLike[str]) -> Iterator[str]:
 
 
 def name_of(path: str | PathLike[str]) -> str:
-    """Return the name of a file for messages, which are UTF-8; names of files need not be."""
+    """Return the name of a file for messages, which are UTF-8, as file names need not be."""
     return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
 
 
@@ -55,7 +55,7 @@ def is_blank(line: str) -> bool:
 
 
 def quoted(line: str) -> str:
-    """Return a line as messages quote it."""
+    """Return a line quoted for a message, shortened to 40 characters."""
     return repr(line if len(line) <= 40 else line[:37] + "...")
 
 
@@ -65,7 +65,7 @@ def _open(path: str | PathLike[str]) -> Iterator[Iterable[bytes]]:
         yield sys.stdin.buffer
         return
     with open(path, "rb") as stream:
-        # By its content, not by its name, a pipe or a file without .gz is recognised too.
+        # By content rather than by name, so that pipes and files without .gz are recognised too.
         if stream.peek(2)[:2] != _GZIP:
             yield stream
             return
@@ -84,7 +84,7 @@ def _text(raw: bytes, name: str, number: int) -> str:
             found, remedy = "gzip data", "unpack it first: zcat"
         else:
             found = f"byte 0x{raw[error.start]:02x} at offset {error.start} of the line"
-            remedy = "convert the file from the encoding it has, for instance: iconv -f CP1252 -t UTF-8"
+            remedy = "convert the file from its encoding, for instance: iconv -f CP1252 -t UTF-8"
         raise DataError(f"expected UTF-8, found {found}; {remedy}", file=name, line=number) from error
     if number == 1:
         text = text.removeprefix("\ufeff")

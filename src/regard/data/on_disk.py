@@ -1,4 +1,4 @@
-"""Examples on disk, for data that do not fit in memory: written once, then read like a list."""
+"""Storage of examples on disk, for data that do not fit in memory: written once, then read like a list."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ __all__ = ["DiskSequence", "disk_store"]
 
 T = TypeVar("T")
 
-_CHUNK = 1000  # examples that are written, or read in turn, at once
+_CHUNK = 1000  # examples that are written, or read, at once
 _COLUMN = "example"
 
 
 class DiskSequence(Sequence[T], Generic[T]):
-    """A sequence in a file of Arrow records that is mapped into memory, of which the operating system caches parts.
+    """A sequence in a memory-mapped file of Arrow records, which the operating system caches in part.
 
-    Each item equals the one that was written, whatever Python object it is. Items are pickled, and unpickled without
-    a check: read only files that this process, or another of the same training, has written.
+    Items may be any Python objects. They are pickled, and unpickled without a check: read only files that this process,
+    or another of the same training, has written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ class DiskSequence(Sequence[T], Generic[T]):
         return cast(T, pickle.loads(self._rows[index][_COLUMN]))
 
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
-        """Return several items at once, as a ``DataLoader`` asks for a batch."""
+        """Return several items at once; a ``DataLoader`` calls this for a batch."""
         return [pickle.loads(row) for row in self._rows[indices][_COLUMN]]
 
     def __iter__(self) -> Iterator[T]:

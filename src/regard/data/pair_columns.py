@@ -1,7 +1,7 @@
 """Columns of files of pairs: their names, their features, and the Unicode form of their text.
 
-Source and target are texts. Features, if a file has them, say which of several targets is wanted: in inflection the
-form of a lemma (``V;PST``, ``pos=N,case=DAT``). Each feature is one unit, placed before the units of the source; it
+Source and target are texts. Features, if a file has them, select one of several targets: in inflection, the form of
+a lemma (``V;PST``, ``pos=N,case=DAT``). Each feature is one unit, placed before the units of the source; it
 begins with a TAB, so that no unit of a text equals it.
 """
 

@@ -16,7 +16,7 @@ from regard.errors import DataError
 
 __all__ = ["PairRow", "PairRows", "read_pair_rows"]
 
-_SAMPLE = 1000  # lines that columns are guessed from
+_SAMPLE = 1000  # lines from which columns are guessed
 
 
 class PairRow(NamedTuple):
@@ -32,7 +32,7 @@ class PairRow(NamedTuple):
 class PairRows:
     """The rows of one file before they are split into units, how they were read, and notes for the user.
 
-    ``guessed`` says what was guessed about the file.
+    ``guessed`` describes the guesses about the file.
     """
 
     rows: Sequence[PairRow]
@@ -51,8 +51,8 @@ def read_pair_rows(
 ) -> PairRows:
     """Read a file of pairs: source TAB target, or the ``columns`` named, in a Unicode normalization form.
 
-    Without names, three columns are accepted if one of them looks like features (see `guess_columns`), and a note says
-    so. Blank lines are skipped, and counted in a note.
+    Without names, three columns are accepted if one of them looks like features (see `guess_columns`), and a note
+    reports the guess. Blank lines are skipped, and counted in a note.
 
     Errors: `DataError` with file, line and remedy for a line with other columns, an empty column, bytes that are not
     UTF-8, and a file without pairs.
@@ -101,8 +101,7 @@ def _cells(line: str, columns: tuple[str, ...], name: str, number: int) -> tuple
         return named["source"], named.get("features", ""), named["target"]
     tabs = len(cells) - 1
     if not tabs:
-        between = "the two" if len(columns) == 2 else "all of them"
-        fault, remedy = "no TAB", f"put one TAB (spaces do not count) between {between}"
+        fault, remedy = "no TAB", "separate columns by one TAB, not by spaces"
     elif "\r" in line:
         fault, remedy = "lines that end in CR alone", r"convert the file: tr '\r' '\n'"
     elif len(cells) != len(columns):

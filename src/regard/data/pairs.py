@@ -80,7 +80,7 @@ def read_pairs(
 def learn_tokenizers(
     rows: PairRows, source: str | None, target: str | None, *, size: int, shared: bool = False
 ) -> tuple[Tokenizer | None, Tokenizer | None]:
-    """Return the tokenizers of both sides by their names; ``"subword"`` is learned from its side, ``None`` stays.
+    """Return the tokenizers of both sides by their names; ``"subword"`` is learned from its side.
 
     ``size`` is the number of subwords; with ``shared`` they are learned from both sides together.
     """
@@ -111,10 +111,10 @@ def split_into_units(
     *,
     max_length: int = 200,
 ) -> Pairs:
-    """Split rows into units; a tokenizer that is ``None`` is guessed, and a note says so.
+    """Split rows into units; a tokenizer that is ``None`` is guessed, and a note reports the guess.
 
     Features become units of the source, before the others. Pairs with more than ``max_length`` units on a side are
-    left out; duplicates, and sources with several targets, are kept. The notes count all of these.
+    left out; duplicates, and sources with several targets, stay. The notes count all of these.
 
     Errors: `DataError` with file, line and remedy for a side that consists of separators only, and when no pair is
     left.
@@ -132,8 +132,8 @@ def split_into_units(
     examples = store(_split(rows, source_tokenizer, target_tokenizer, max_length, left_out))
     if not examples:
         raise DataError(
-            f"expected pairs of at most {max_length} units a side, found none ({len(left_out):,} longer); "
-            f"raise --max-length, or shorten the texts",
+            f"expected pairs of at most {counted_noun(max_length, 'unit')} per side, "
+            f"found only {counted_noun(len(left_out), 'longer pair')}; raise --max-length, or shorten the texts",
             file=rows.name,
             line=left_out[0],
         )
@@ -142,8 +142,8 @@ def split_into_units(
         notes.append(f"{rows.name}: {'; '.join(guessed)} (guessed)")
     if left_out:
         notes.append(
-            f"{rows.name}: {counted_noun(len(left_out), 'pair')} of more than {max_length} units left out "
-            f"(first: line {left_out[0]}); --max-length raises the limit"
+            f"{rows.name}: {counted_noun(len(left_out), 'pair')} of more than {counted_noun(max_length, 'unit')} "
+            f"left out (first: line {left_out[0]}); --max-length raises the limit"
         )
     notes += rows.notes
     return Pairs(examples, source_tokenizer, target_tokenizer, rows.name, notes, rows.columns, rows.unicode_form)
@@ -176,7 +176,7 @@ def _split(
 
 
 def _summary(name: str, examples: Sequence[Pair]) -> str:
-    # By their hashes, which take a tenth of the memory that the pairs themselves would
+    # By their hashes, which take a tenth of the memory of the pairs themselves
     hashes = np.fromiter((hash(side) for pair in examples for side in (pair, pair.source)), np.int64)
     distinct, firsts = np.unique(hashes[::2], return_index=True)
     _, targets = np.unique(hashes[1::2][firsts], return_counts=True)
@@ -228,7 +228,7 @@ def split_source(
     if not source.strip() or not units or "\t" in features:
         fault = f"{counted_noun(line.count(chr(9)), 'TAB')} in {quoted(line)}"
         raise DataError(
-            f"expected SOURCE TAB FEATURES, as the model was trained with features, found {fault}; give both",
+            f"expected SOURCE TAB FEATURES, because the model was trained with features, found {fault}; give both",
             file=name,
             line=number,
         )

@@ -1,4 +1,4 @@
-"""Splits of the data of any task: the examples of one file, and a part of them held out."""
+"""Splits of the data of any task: the examples of a file, and a held-out part of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AnySplit = TypeVar("AnySplit", bound=Split)
 def split_off(
     split: AnySplit, *, fraction: float = 0.1, at_most: int = 1000, seed: int = 0
 ) -> tuple[AnySplit, AnySplit]:
-    """Return ``(train, dev)``: a fraction of the inputs, at most ``at_most``, is held out to choose the best model by.
+    """Return ``(train, dev)``: a fraction of the inputs, at most ``at_most``, is held out to select the best model.
 
     All examples of one input stay on the same side. Which inputs are held out depends on the seed and on the inputs,
     not on their order in the file. Raises `DataError` when there are fewer than two inputs.
@@ -43,8 +43,8 @@ def split_off(
     inputs = {example[0] for example in split.examples}
     if len(inputs) < 2:
         raise DataError(
-            f"expected at least two different inputs, as some are held out to choose the best model by, "
-            f"found {len(inputs)}; add examples, or name a file of others with --dev",
+            f"expected at least two different inputs, because some are held out to select the best model, "
+            f"found {len(inputs)}; add examples, or pass a separate file with --dev",
             file=split.name,
         )
     chosen = min(at_most, len(inputs) - 1, max(1, round(fraction * len(inputs))))
@@ -52,8 +52,8 @@ def split_off(
     train = store(example for example in split.examples if example[0] not in held_out)
     dev = [example for example in split.examples if example[0] in held_out]
     of_all = counted_noun(len(split.examples), "example")
-    note = f"{split.name}: {len(dev):,} of {of_all} held out to choose the best model (no --dev)"
-    # All splits are dataclasses, which a protocol cannot express
+    note = f"{split.name}: {len(dev):,} of {of_all} held out to select the best model (no --dev)"
+    # Every split is a dataclass, which a protocol cannot express
     return (
         replace(split, examples=train, notes=[*split.notes, note]),  # type: ignore[type-var]
         replace(split, examples=dev, notes=[]),  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""Storage of examples while they are read and encoded: in memory, unless `stored_by` names another store."""
+"""Storage of examples while they are read and encoded: in memory, or in the store that `stored_by` sets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(examples: Iterable[T]) -> Sequence[T]:
 
 @contextmanager
 def stored_by(chosen: Store) -> Iterator[None]:
-    """Within, have `store`, and so every reader of examples, use the chosen store.
+    """Within the context, `store`, and so every reader of examples, uses the chosen store.
 
     >>> with stored_by(tuple):
     ...     store(n * n for n in range(4))

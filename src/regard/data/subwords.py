@@ -17,13 +17,13 @@ except ModuleNotFoundError as error:
 
 __all__ = ["SubwordTokenizer"]
 
-# Merges stay within a word or a run of signs, each with the space before it, or a space that stands alone
+# Merges stay within a word or a run of other characters, each with the space before it, or within a single space
 _PARTS = r" ?[\p{L}\p{M}\p{N}]+| ?[^ \p{L}\p{M}\p{N}]+| "
 _UNKNOWN = "\t"  # stands for characters outside the vocabulary: lines of text contain none
 
 
 class SubwordTokenizer:
-    """A tokenizer that splits texts by byte-pair encoding: frequent words stay whole, rare ones fall into pieces.
+    """A tokenizer that splits texts by byte-pair encoding: frequent words stay whole, rare ones are split into pieces.
 
     Starting from single characters, the most frequent pair of adjacent units in the texts becomes a new unit, until
     there are ``size`` units; merges never cross from words to punctuation. The first unit of a word begins with the
@@ -61,13 +61,13 @@ class SubwordTokenizer:
         if len(subwords.units) > size:
             raise ArgumentError(
                 f"expected at least {len(subwords.units):,} subwords, one for each character of the texts, "
-                f"got {size:,}; raise --subwords"
+                f"got {size:,}; raise the number with --subwords"
             )
         return subwords
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """All learned units, sorted, with those that merely serve to build longer ones."""
+        """All learned units, sorted, including those that only occur as parts of longer ones."""
         return tuple(sorted(unit for unit in self._tokenizer.get_vocab() if unit != _UNKNOWN))
 
     def split(self, text: str) -> list[str]:

@@ -37,7 +37,7 @@ def read_tagged(path: str | PathLike[str], column: str = "upos") -> TaggedSenten
     """Read the tagged sentences of a file in one of the formats of `regard.data.conllu`, without its other columns.
 
     Errors: `DataError` with file and line for a word without a tag, and for a file without words, or without a tag in
-    the column; `ArgumentError` if there can be no such column.
+    the column; `ArgumentError` for an invalid name of a column.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "words.txt")

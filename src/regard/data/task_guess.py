@@ -17,11 +17,11 @@ _CONLLU = re.compile(r"\d+\t(?:[^\t]*\t){8}[^\t]*")
 
 
 def guess_task(path: str | PathLike[str], columns: str | None = None) -> tuple[str, str]:
-    """Return ``(task, reason)`` by the names of the columns, or by the first 2,000 lines.
+    """Return ``(task, reason)``, guessed from the names of the columns, or from the first 2,000 lines.
 
     Classification: JSON lines, or two columns of which one repeats a few values beside texts of several words.
-    Tagging: ten columns that begin with a number, as in CoNLL-U, or two columns of single words in groups between
-    blank lines. All else is seq2seq, without a reason, and so is standard input, which can only be read once.
+    Tagging: ten columns of which the first is a number, as in CoNLL-U, or two columns of single words in groups between
+    blank lines. All else is seq2seq, without a reason, as is standard input, which can be read only once.
     """
     names = set() if columns is None else set(columns.split(","))
     if "label" in names:

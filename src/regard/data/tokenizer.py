@@ -14,8 +14,8 @@ __all__ = ["SeparatorTokenizer", "Tokenizer", "guess_tokenizer"]
 class Tokenizer(Protocol):
     """A map between a text and its units: `SeparatorTokenizer`, or `SubwordTokenizer` for learned units.
 
-    ``name`` is its name in config.json, ``separator`` the text between two units, ``None`` for subwords. ``units`` are
-    those it has learned, all of which a vocabulary needs.
+    ``name`` is its name in config.json; ``separator`` the text between two units, ``None`` for subwords; ``units`` the
+    learned units, all of which belong to a vocabulary.
     """
 
     @property
@@ -59,8 +59,8 @@ class SeparatorTokenizer:
         misspelt = self.name not in ("chars", "words") and len(self.name) > 1 and self.name.isalpha()
         if not self.name or misspelt or any(end in self.name for end in "\t\r\n"):
             raise ArgumentError(
-                f"expected units to be 'chars', 'words', 'subword' (to train with) or a separator such as '|', "
-                f"which is not a word and has no TAB or line end; got {self.name!r}"
+                f"units: expected 'chars', 'words', 'subword' (in training) or a separator such as '|', "
+                f"neither a word nor with a TAB or line end, got {self.name!r}"
             )
 
     @property

@@ -26,7 +26,7 @@ def check_fractions(config: object, *names: str) -> None:
     """Check that these fields of a config are from 0 to below 1."""
     for name in names:
         if not 0 <= getattr(config, name) < 1:
-            raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(config, name)}")
+            raise ArgumentError(f"{name}: expected a number of at least 0 and below 1, got {getattr(config, name)}")
 
 
 def check_lengths(source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]) -> None:

@@ -1,4 +1,4 @@
-"""Tasks: runs of sequence to sequence, tagging and classification, which read, train, predict and score."""
+"""Tasks: runs for sequence to sequence, tagging and classification, from reading examples to scoring answers."""
 
 from __future__ import annotations
 

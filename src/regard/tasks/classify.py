@@ -1,4 +1,4 @@
-"""Classification: runs that give each text a label, with its probability and the words that it was read from."""
+"""Classification: runs that give each text a label, with its probability and the attention to its words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 class Classification:
     """The answer of a run to one text: the most probable label and all probabilities; both are empty for a blank text.
 
-    ``weights`` (heads, units) are those of the attention, if they were asked for. ``unseen`` are the units that
+    ``weights`` (heads, units) are those of the attention, if they were requested. ``unseen`` are the units that
     did not occur in training, with repetitions; ``cut`` is True if the text was longer than the run accepts.
     """
 
@@ -114,7 +114,7 @@ class ClassifyRun(Run):
             raise RunError(f"model: expected the kind {ClassifierConfig.kind}, got {config['model']['kind']!r}")
         model = Classifier(ClassifierConfig(**sizes))
         if (model.config.word_size, model.config.label_size) != (len(words), len(labels.units)):
-            raise RunError("the vocabularies differ in size from those of config.json")
+            raise RunError("the sizes of the vocabularies differ from those in config.json")
         units, max_length = config["units"], int(config["max_length"])
         if units not in ("words", "chars") or max_length < 1:
             raise RunError(f"expected units words or chars and max_length above 0, got {units!r} and {max_length}")
@@ -150,8 +150,8 @@ class ClassifyRun(Run):
     def predict(self, texts: Iterable[str], *, weights: bool = False) -> Iterator[Classification]:
         """Yield the classification of each text, in order; texts are read as they are needed.
 
-        The probabilities are the softmax of the model. Label smoothing keeps them from 0 and 1: with a fraction s
-        spread over K labels, a text of which the model is certain gets 1 − s + s/K.
+        The probabilities are the softmax of the logits. Label smoothing moves them away from 0 and 1: with a fraction s
+        spread over K labels, the target is 1 − s + s/K for the correct label.
         """
         return self.predict_units((split_text(text, self.units) for text in texts), weights=weights)
 
@@ -202,7 +202,7 @@ def word_features(unit: str, size: int) -> tuple[int, ...]:
     """Return the features of a word, hashed into ids from 1 to size − 1: character n-grams, and its first character.
 
     The n-grams of 3 to 5 characters are those of the word in lower case between "<" and ">", at most the first forty.
-    The last feature says whether the word begins with a capital or a small letter, a digit, or another character.
+    The last feature is the kind of the first character: a capital or a small letter, a digit, or another character.
 
     >>> len(word_features("cat", 10_007))  # "<ca", "cat", "at>", "<cat", "cat>", "<cat>", and a small letter
     7

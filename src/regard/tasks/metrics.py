@@ -34,8 +34,8 @@ class Scores:
 
     ``values`` are fractions from 0 to 1, except ``wer_percent``, ``bleu`` and ``chrf`` (0 to 100); ``labels`` are their
     names in print, as ``str`` shows them. The better of two models has the higher ``sort_key``. ``intervals``, if they
-    were asked for, hold the bounds of the 95 % confidence interval of each value, by the percentiles of 1,000 bootstrap
-    samples of the outputs (Efron 1979); ``signature`` is what to quote beside BLEU and chrF (Post 2018).
+    were requested, are the bounds of the 95 % confidence interval of each value, by the percentiles of 1,000 bootstrap
+    samples of the outputs (Efron 1979); ``signature`` is the one to quote beside BLEU and chrF (Post 2018).
 
     >>> scores = score_units([["K", "AE", "T"], ["D"]], [["K", "AE", "T"], ["D", "AO", "G"]])
     >>> scores.as_dict()
@@ -114,7 +114,7 @@ def score_units(
 def score_texts(outputs: Sequence[str], references: Sequence[str], *, confidence: bool = False) -> Scores:
     """Compare whole texts: BLEU (Papineni et al. 2002) and chrF (Popović 2015) by sacrebleu, and exact matches.
 
-    Pass texts as people write them: sacrebleu tokenizes them itself (``13a``, mixed case, as the signature says).
+    Pass untokenized texts: sacrebleu tokenizes them itself (``13a``, mixed case, as in the signature).
     ``exact`` is the fraction of outputs that equal their reference. The better of two models has the higher BLEU.
     Errors as in `score_units`.
 
@@ -174,7 +174,7 @@ def score_tags(
     wrong = np.array([list(output) != list(reference) for output, reference in zip(outputs, references, strict=True)])
 
     def values(rows: Rows) -> dict[str, float]:
-        # The words of the chosen sentences, each by its place among all words
+        # The words of the chosen sentences, each by its index among all words
         skipped = np.repeat((ends - lengths)[rows] - (lengths[rows].cumsum() - lengths[rows]), lengths[rows])
         words = skipped + np.arange(len(skipped))
         return {
@@ -225,10 +225,10 @@ def score_labels(outputs: Sequence[str], references: Sequence[str], *, confidenc
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return the fewest insertions, deletions and substitutions that turn ``a`` into ``b`` (Levenshtein 1966).
+    """Return the smallest number of insertions, deletions and substitutions from ``a`` to ``b`` (Levenshtein 1966).
 
-    The number is exact. (Torchmetrics searches a band around the diagonal only: for a long text that is shifted it
-    gives 150 in place of 70.)
+    The number is exact. (Torchmetrics only searches a band around the diagonal: for a long, shifted text it returns 150
+    instead of 70.)
 
     >>> edit_distance("rain", "shine")
     3
@@ -275,7 +275,7 @@ def _macro_f1(predicted: Rows, expected: Rows) -> float:
     if not len(expected):
         return 0.0
     labels = max(2, int(max(predicted.max(), expected.max())) + 1)
-    # Validating the ids, which are made here, would take ten times as long as the score
+    # Validating these ids would take ten times as long as the score
     return float(
         multiclass_f1_score(
             torch.from_numpy(predicted), torch.from_numpy(expected), labels, average="macro", validate_args=False

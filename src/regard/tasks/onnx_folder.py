@@ -2,7 +2,7 @@
 
 encoder.onnx              reads sources
 decoder.onnx              one step of the decoder
-config.json               sizes, units, and the greatest lengths of sources and answers
+config.json               sizes, units, and the maximum lengths of sources and answers
 source.vocabulary.json    the units of each side; unit i has id i + 4
 target.vocabulary.json
 source.tokenizer.json     the subword tokenizer, if units are subwords
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard._files import disk_errors
+from regard._wording import first_few
 from regard.errors import RunError
 from regard.models.onnx_graphs import Graph, dtype_of, graphs, largest_error, write_graph
 from regard.tasks.seq2seq import Seq2SeqRun
@@ -39,11 +40,11 @@ class Exported:
 
 
 def export_run(run: Seq2SeqRun, folder: Path) -> Exported:
-    """Write a folder with the graphs of a run, after onnxruntime has reproduced the numbers of the model with them.
+    """Write a folder with the graphs of a run, after onnxruntime has reproduced the outputs of the model with them.
 
     The complete folder appears in one step; an earlier export in its place is replaced.
 
-    Errors: `RunError` if the folder contains other files or cannot be written, or if the numbers of a graph differ from
+    Errors: `RunError` if the folder contains other files or cannot be written, or if the outputs of a graph differ from
     those of the model by more than ``TOLERANCE``.
     """
     _check_free(folder)
@@ -73,8 +74,7 @@ def _check_free(folder: Path) -> None:
     )
     if others:
         raise RunError(
-            f"{folder}: expected an empty folder or an earlier export, found other files ({others[0]}, ...); "
-            f"choose another --out"
+            f"{folder}: expected an empty folder or an earlier export, found {first_few(others)}; choose another --out"
         )
 
 
@@ -99,8 +99,8 @@ def _fill(folder: Path, run: Seq2SeqRun) -> Exported:
     error = largest_error(run.model, folder / "encoder.onnx", folder / "decoder.onnx")
     if error > TOLERANCE:
         raise RunError(
-            f"expected the graphs to differ from the model by {TOLERANCE:g} at most, got {error:.2g}; nothing is "
-            "written: please report this fault, of regard or of onnxruntime"
+            f"expected the graphs to differ from the model by at most {TOLERANCE:g}, got {error:.2g}; nothing was "
+            "written; please report this error"
         )
     texts = {
         # Without the entries about training, which may name private files
@@ -130,7 +130,7 @@ def _readme(run: Seq2SeqRun, exported: Mapping[str, Graph]) -> str:
 
 
 def _texts(run: Seq2SeqRun) -> dict[str, str]:
-    """Return the parts of the README about texts: how to split them into units, and to join these again."""
+    """Return the parts of the README on splitting texts into units and joining units."""
     sides = f"Sources are {run.source_tokenizer}, targets are {run.target_tokenizer}."
     if "features" in run.columns:
         sides += " Each feature is a unit that begins with a TAB, before the units of the source."
@@ -165,8 +165,8 @@ def _table(tensors: Mapping[str, tuple[str | int, ...]]) -> str:
 _README = """\
 # A sequence-to-sequence model as ONNX graphs
 
-`encoder.onnx` encodes sources; `decoder.onnx` computes one step, from the last tokens to the logits of the next. Sizes
-with a name in the tables are free.
+`encoder.onnx` encodes sources; `decoder.onnx` computes one step, from the last tokens to the logits of the next. Named
+sizes in the tables are dynamic.
 
 <units> Ids are 0 for padding, 1 for an unknown unit, 2 for the beginning of a target, 3 for its end, and i + 4 for unit
 i of a vocabulary, counted from 0.
@@ -198,7 +198,7 @@ def answer(text):
 
 ## encoder.onnx
 
-Pad the sources of a batch at the end with 0; `lengths` are their numbers of ids, at least 1.
+Pad the sources of a batch with 0 at the end; `lengths` are their numbers of ids, at least 1.
 
 <encoder_inputs>
 

@@ -1,4 +1,4 @@
-"""The class of run for each task by name, and opening a run of any task."""
+"""The registry of tasks: the class of run for each name, and opening a run of any task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_run(directory: str | Path, *, trained: bool = True) -> Run:
     task = read_config(Path(directory))["task"]
     if task not in RUN_CLASSES:
         raise RunError(
-            f"{directory}: expected a task of {', '.join(RUN_CLASSES)}, got {task!r}; "
+            f"{directory}: expected one of the tasks {', '.join(RUN_CLASSES)}, got {task!r}; "
             f"restore config.json, or train again"
         )
     return RUN_CLASSES[task].load(directory, trained=trained)

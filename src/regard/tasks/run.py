@@ -1,4 +1,4 @@
-"""A run: a trained model with everything needed to use it, and the directory that keeps it.
+"""A run: a trained model with everything needed to use it, and its directory.
 
 config.json               format, task, sizes of the model, settings of the task, and how the model was trained
 *.vocabulary.json, ...    files of the task
@@ -39,9 +39,9 @@ FORMAT = 1
 class Run(ABC):
     """A trained model of one task: the network, the map between texts and its ids, and how it was trained.
 
-    A task defines the abstract methods; training and all commands use nothing else of it. Examples are what `read`
-    returns; `encode` turns them into tuples of ids, which are kept in memory or on disk, and `collate` turns these
-    into batches for `loss`.
+    A task defines the abstract methods; training and all commands use only these. `read` returns examples, `encode`
+    turns them into tuples of ids, which are stored in memory or on disk, and `collate` turns these into batches for
+    `loss`.
     """
 
     task: ClassVar[str]
@@ -63,11 +63,11 @@ class Run(ABC):
 
     @abstractmethod
     def read(self, path: str) -> Split:
-        """Read the examples of a file as those of training were read."""
+        """Read the examples of a file in the same way as those of training."""
 
     @abstractmethod
     def unseen_notes(self, examples: Sequence[Any]) -> list[str]:
-        """Return notes for the user on what the examples contain that did not occur in training."""
+        """Return notes for the user on units, tags or labels of the examples that did not occur in training."""
 
     @abstractmethod
     def encode(self, examples: Sequence[Any]) -> list[Any]:
@@ -97,7 +97,7 @@ class Run(ABC):
     def load(cls, directory: str | Path, *, trained: bool = True) -> Self:
         """Open a run directory of this task, ready to predict.
 
-        With ``trained=False`` the model is a new one, so that a training can be resumed that has not kept weights yet.
+        With ``trained=False`` the model is a new one, so that training can resume before any weights were saved.
         Raises `RunError` if the directory is missing, damaged, or of another task.
         """
         directory = Path(directory)
@@ -118,14 +118,14 @@ class Run(ABC):
         return run
 
     def load_weights(self, directory: Path) -> None:
-        """Load the weights that the directory keeps."""
+        """Load the weights in the directory."""
         weights = directory / "model.safetensors"
         if not weights.exists():
-            raise RunError("there is no model.safetensors: training was stopped before it had a model to keep")
+            raise RunError("no model.safetensors: training was stopped before it saved a model")
         self.model.load_state_dict(load_file(weights))
 
     def save_weights(self, directory: Path) -> None:
-        """Replace the weights that the directory keeps."""
+        """Replace the weights in the directory."""
         content = save(plain_weights(self.model))
         write_atomically(directory / "model.safetensors", lambda path: path.write_bytes(content))
 
@@ -145,7 +145,7 @@ class Run(ABC):
 
 
 def unseen_note(found: Iterable[str], known: Iterable[str], noun: str, effect: str) -> list[str]:
-    """Return a note that counts and lists what did not occur in training, or no note.
+    """Return a note with the number and names of those that did not occur in training, or no note.
 
     >>> unseen_note(["a", "b", "b"], ["a"], "tag", "counted as errors")
     ['1 tag that did not occur in training, counted as errors: b']
@@ -168,11 +168,11 @@ def _read(path: Path) -> str:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return the entries of config.json, always with the task; `RunError` if there is no run that can be read."""
+    """Return the entries of config.json, always with the task; `RunError` if there is no readable run."""
     if not (directory / "config.json").is_file():
-        found = "there is no config.json in it" if directory.is_dir() else "there is no such folder"
+        found = "no config.json in it" if directory.is_dir() else "no such folder"
         raise RunError(
-            f"{directory}: expected a run directory, but {found}; `regard train --out {directory}` makes one"
+            f"{directory}: expected a run directory, found {found}; `regard train --out {directory}` creates one"
         )
     try:
         config = json.loads(_read(directory / "config.json"))
@@ -181,11 +181,12 @@ def read_config(directory: Path) -> dict[str, Any]:
     written = config.get("format") if isinstance(config, dict) else None
     if not isinstance(written, int):
         raise RunError(
-            f"{directory}: config.json has no format number, so it does not belong to a run; restore it, or train again"
+            f"{directory}: expected the config.json of a run, found one without a format number; "
+            "restore it, or train again"
         )
     if written > FORMAT:
         raise RunError(
             f"{directory}: written by a newer regard ({config.get('regard')}, format {written}; "
             f"this one reads up to {FORMAT}); upgrade with: pip install -U regard"
         )
-    return {"task": "seq2seq", **config}  # earlier versions had one task, and did not name it
+    return {"task": "seq2seq", **config}  # earlier versions had a single task and did not name it

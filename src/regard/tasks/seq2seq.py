@@ -1,4 +1,4 @@
-"""Sequence to sequence: runs that answer a text with a text, by beam search."""
+"""Sequence to sequence: runs that map a text to a text, by beam search."""
 
 from __future__ import annotations
 
@@ -125,11 +125,11 @@ class Seq2SeqRun(Run):
     ) -> Self:
         """Build a run with a new model for these pairs.
 
-        ``model`` is "recurrent" or "transformer", ``chosen`` are fields of its config, but for the sizes of the data.
+        ``model`` is "recurrent" or "transformer"; ``chosen`` are fields of its config, except the sizes of the data.
         ``shared`` gives both sides one vocabulary.
         """
         if model not in CONFIGS:
-            raise ArgumentError(f"expected a model of {', '.join(CONFIGS)}, got {model!r}")
+            raise ArgumentError(f"model: expected one of {', '.join(CONFIGS)}, got {model!r}")
         source, target = vocabularies(pairs, shared=shared)
         ratio = max_length_ratio((len(pair.source), len(pair.target)) for pair in pairs.examples)
         longest = max(1 + max_length, int(max_target_lengths(torch.tensor(max_length), ratio)))
@@ -187,7 +187,7 @@ class Seq2SeqRun(Run):
                 f"{run.max_length_ratio:g}"
             )
         if (len(source), len(target)) != (model.config.source_size, model.config.target_size):
-            raise RunError("the vocabularies differ in size from those of config.json")
+            raise RunError("the sizes of the vocabularies differ from those in config.json")
         return run
 
     def read(self, path: str) -> Pairs:
@@ -308,14 +308,14 @@ def _tokenizer(name: str, side: str, read: Callable[[str], str]) -> Tokenizer:
 
 
 def _model(*, kind: str = "recurrent", **sizes: Any) -> Seq2Seq:
-    """Build a new model from the entries of config.json, which had no kind while there was only one."""
+    """Build a new model from the entries of config.json; in old files without a kind it is recurrent."""
     if kind not in CONFIGS:
-        raise RunError(f"model: expected a kind of {', '.join(CONFIGS)}, got {kind!r}")
+        raise RunError(f"model: expected one of the kinds {', '.join(CONFIGS)}, got {kind!r}")
     return CONFIGS[kind](**sizes).build()
 
 
 def max_target_lengths(lengths: Tensor, ratio: float) -> Tensor:
-    """Return the number of symbols after which answers to sources of these lengths end: 10 + ratio · length.
+    """Return the maximum number of symbols of answers to sources of these lengths: 10 + ratio · length.
 
     >>> import torch
     >>> max_target_lengths(torch.tensor([2, 7]), 1.5)

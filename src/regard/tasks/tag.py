@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Encoded", "TagRun"]
 
-_MIN_COUNT = 2  # of a word or character in the vocabulary: the model must learn to read unknown ones, too
+_MIN_COUNT = 2  # of a word or character in the vocabulary: rarer ones are UNK, so that the model learns to use it
 _LONGEST = 512  # words that are tagged together; a longer sentence is tagged in pieces
-_MAX_CHARACTERS = 30  # of a word; of a longer one half of them are read at each end
+_MAX_CHARACTERS = 30  # of a word; of a longer one, half of them at each end
 _BATCH_WORDS = 4096  # in prediction
 _NO_LABEL = -1  # after the end of a sentence, and for a tag that did not occur in training
 
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 class TagRun(Run):
     """A trained tagger with the vocabularies of words and characters, and its tags.
 
-    Words are looked up in lower case; their characters are read as they are.
+    Words are looked up in lower case; their characters keep their case.
     """
 
     task: ClassVar[str] = "tag"
@@ -107,7 +107,7 @@ class TagRun(Run):
         model = Tagger(TaggerConfig(**sizes))
         known = (model.config.word_size, model.config.character_size, model.config.label_size)
         if known != (len(words), len(characters), len(labels)):
-            raise RunError("the vocabularies differ in size from those of config.json")
+            raise RunError("the sizes of the vocabularies differ from those in config.json")
         conllu.check_column(config["column"])
         return cls(model, words, characters, labels, config["column"], dict(config["training"]))
 
@@ -167,7 +167,7 @@ class TagRun(Run):
             yield [*tags, *chain.from_iterable(islice(outputs, piece_counts.popleft() - 1))]
 
     def tag(self, sentences: Iterable[conllu.Sentence]) -> Iterator[str]:
-        """Yield the lines of a file with the tags of the model in their column; all else stays."""
+        """Yield the lines of a file with the tags of the model in their column; the rest is unchanged."""
         for sentence, tags in self.tags_of(sentences):
             yield from sentence.tagged(tags, self.column)
 
@@ -222,7 +222,7 @@ def _pieces(sentence: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _shorten(word: str) -> str:
-    """Return what the model reads of a word: both ends of a long one, which say more about its tag than the middle."""
+    """Return a word, or both ends of a long one, which are more informative about its tag than the middle."""
     return word if len(word) <= _MAX_CHARACTERS else word[: _MAX_CHARACTERS // 2] + word[-_MAX_CHARACTERS // 2 :]
 
 

@@ -9,7 +9,7 @@ from regard.errors import RegardError
 
 __all__ = ["in_length_batches"]
 
-_WINDOW = 2048  # inputs that are sorted by length together
+_WINDOW = 2048  # inputs that are sorted by length at once
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -22,7 +22,7 @@ def in_length_batches(
     predict: Callable[[list[Input]], Iterable[Output]],
     empty: Output,
 ) -> Iterator[Output]:
-    """Yield an output for each input, in order; inputs are read as they are needed, and predicted in batches.
+    """Yield an output for each input, in order; inputs are read on demand, and predicted in batches.
 
     A batch has inputs of similar lengths, at most ``batch_size(longest)`` of them. An input of length 0 is left out of
     the batches; its output is ``empty``.
@@ -44,7 +44,7 @@ def in_length_batches(
 
 
 def _windows(inputs: Iterator[Input]) -> Iterator[list[Input]]:
-    """Yield the inputs in lists; if reading fails, yield what was read before, then raise the error."""
+    """Yield the inputs in lists; if reading fails, yield the inputs before the failure, then raise the error."""
     window: list[Input] = []
     try:
         for one in inputs:

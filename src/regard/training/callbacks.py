@@ -28,7 +28,7 @@ __all__ = ["KeepBest", "Progress", "ProgressBar", "SaveState", "StopOnSignal"]
 
 
 class Progress(Callback):
-    """A measure of how much of training has passed, in minutes or updates; time keeps counting after a resume."""
+    """A measure of the progress of training, in minutes or updates; a resumed training continues the count."""
 
     state_key = "Pace"  # in the states of interrupted runs, as in the other callbacks
 
@@ -45,7 +45,7 @@ class Progress(Callback):
         return self._before + (0.0 if self._started is None else time.monotonic() - self._started)
 
     def fraction(self) -> float:
-        """Return the fraction of training that has passed, from 0 to 1."""
+        """Return the progress of training, from 0 to 1."""
         return min(1.0, self._done / self._updates if self._seconds is None else self.seconds / self._seconds)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -64,9 +64,9 @@ class Progress(Callback):
 
 
 class StopOnSignal(Callback):
-    """A stop after the update under way, on SIGINT or SIGTERM, or when another callback asks for it.
+    """A stop after the current update, on SIGINT or SIGTERM, or at the request of another callback.
 
-    It comes after the other callbacks that stop training: of several processes, all stop when one has a reason to.
+    It comes after the other callbacks that stop training, and stops all processes if one of them stops.
     """
 
     signal: int | None = None
@@ -82,11 +82,11 @@ class StopOnSignal(Callback):
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Within the context, the first SIGINT or SIGTERM asks training to stop; a second one interrupts at once."""
+        """Within the context, the first SIGINT or SIGTERM stops training after an update, a second one at once."""
         before = self._install()
         try:
             yield
-        except SystemExit:  # Lightning's answer to an interrupt
+        except SystemExit:  # raised by Lightning after an interrupt
             raise KeyboardInterrupt from None
         finally:
             for number, handler in before.items():
@@ -102,9 +102,9 @@ class StopOnSignal(Callback):
 
 
 class KeepBest(Callback):
-    """A choice of the best model: score the averaged weights at intervals, keep the best, stop when none is better.
+    """A choice of the best model: score the averaged weights at intervals, save the best, stop without improvement.
 
-    The better of two models has the higher ``sort_key`` of its scores. Of several processes, number 0 does all this.
+    The better of two models has the higher ``sort_key`` of its scores. With several processes, only number 0 does this.
     """
 
     state_key = "Best"
@@ -143,7 +143,7 @@ class KeepBest(Callback):
             self.measure(trainer)
 
     def measure(self, trainer: Trainer) -> None:
-        """Score the model as it is, and keep it if it is the best so far."""
+        """Score the current averaged weights, and save them if they are the best so far."""
         speed = self._tokens / max(1e-9, self._progress.seconds - self._since)
         scores = self._evaluate()
         better = self.scores is None or scores.sort_key > self.scores.sort_key
@@ -188,7 +188,7 @@ class KeepBest(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         scores = state_dict["scores"]
-        if scores is not None and "rank" in scores:  # as an earlier version wrote it
+        if scores is not None and "rank" in scores:  # written by an earlier version
             scores["sort_key"] = scores.pop("rank")
         self.scores = None if scores is None else Scores(**scores)
         self._due, self._worse, self._loss = state_dict["due"], state_dict["worse"], state_dict["loss"]
@@ -213,7 +213,7 @@ class SaveState(Callback):
             return
         if trainer.is_global_zero:
             write_atomically(self._path, trainer.save_checkpoint)
-        else:  # takes part in the collective calls, and writes nothing
+        else:  # joins the collective calls and writes nothing
             trainer.save_checkpoint(self._path)
 
     def state_dict(self) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class ProgressBar(Callback):
         self._bar.update(self._task, completed=self._progress.fraction(), description=self._best.status())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._bar.stop()  # otherwise the terminal would be left without a cursor
+        self._bar.stop()  # restores the cursor of the terminal
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._bar.stop()

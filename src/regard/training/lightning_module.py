@@ -26,8 +26,8 @@ __all__ = ["TrainingModule"]
 class TrainingModule(LightningModule):
     """A run as Lightning trains it; each update minimises the task's loss, averaged over the targets of a batch.
 
-    ``progress`` returns the fraction of training that has passed, 0 to 1, which sets the learning rate. ``average`` has
-    the exponential moving average of the model's weights.
+    ``progress`` returns the progress of training, 0 to 1, which determines the learning rate. ``average`` has the
+    exponential moving average of the model's weights.
     """
 
     def __init__(self, run: Run, settings: TrainingSettings, progress: Callable[[], float]) -> None:
@@ -46,9 +46,9 @@ class TrainingModule(LightningModule):
     def training_step(self, batch: Any, _: int) -> dict[str, Any]:
         """Return the loss to minimise, its mean over the targets, and the number of targets.
 
-        With several processes each has its share of the batch, and ``loss`` is scaled so that the mean of their
+        With several processes, each has its share of the batch, and ``loss`` is scaled so that the mean of their
         gradients is the gradient of the mean over all targets; mean and number are those of the whole batch. Raises
-        `RegardError` when the loss is not finite.
+        `RegardError` if the loss is not finite.
         """
         if batch:
             summed, targets = self.run.loss(batch, self.settings.label_smoothing)
@@ -56,12 +56,14 @@ class TrainingModule(LightningModule):
             summed, targets = sum((0 * p.sum() for p in self.model.parameters()), torch.zeros(())), 0
         total, count = processes.all_sum(summed.item(), targets)
         if not math.isfinite(total):
-            raise RegardError(f"the loss became {total} at update {self.global_step}; lower --lr, or raise --warmup")
+            raise RegardError(
+                f"expected a finite loss, got {total} at update {self.global_step}; lower --lr, or raise --warmup"
+            )
         loss = summed / (count / processes.world_size())
         return {"loss": loss, "mean": total / count, "targets": int(count)}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Set the learning rate; since it may depend on clocks, all processes take the highest of theirs."""
+        """Set the learning rate; it may depend on clocks, so all processes use the largest of theirs."""
         (agreed,) = processes.all_max(learning_rate(self.global_step, self.progress(), self.settings))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = agreed

@@ -1,7 +1,7 @@
-"""Communication between processes that train one model together, on one machine or several, as `torchrun` starts them.
+"""Communication between processes that train one model together, started by `torchrun` on one machine or several.
 
-A process by itself is number 0 of 1, at no cost. `all_sum`, `all_max`, `all_gather` and `from_rank_zero` are collective
-calls: every process makes them, in the same order.
+A single process is number 0 of 1, at no cost. `all_sum`, `all_max`, `all_gather` and `from_rank_zero` are collective
+calls: every process must make them, in the same order.
 """
 
 from __future__ import annotations

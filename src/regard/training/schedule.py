@@ -12,12 +12,12 @@ __all__ = ["learning_rate"]
 
 
 def learning_rate(step: int, progress: float, settings: TrainingSettings) -> float:
-    """Return the learning rate of update ``step`` (from 0) when the fraction ``progress`` of training has passed.
+    """Return the learning rate of update ``step`` (from 0) at ``progress``, the fraction of training done.
 
     η(step, p) = η_max · min(1, (step + 1) / warmup) · (0.02 + 0.98 · (1 + cos πp) / 2)
 
-    It climbs in a straight line and falls along half a cosine, by progress rather than by updates, so that a training
-    of so many minutes needs no count of updates in advance.
+    Linear warmup, then half a cosine. The cosine follows progress rather than updates, so that training for a number of
+    minutes needs no number of updates in advance.
 
     Source: the cosine is that of Loshchilov & Hutter 2017, "SGDR", arXiv 1608.03983, equation 5, without restarts.
 

@@ -1,4 +1,4 @@
-"""Hyperparameters of training and their defaults for each task; imports no torch, so that help texts can name them."""
+"""Hyperparameters of training and their defaults for each task, without torch, so that the help can show them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ __all__ = ["TrainingSettings", "training_defaults"]
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """A description of one training: for so many minutes or so many epochs, with AdamW.
+    """The settings of one training with AdamW, for a number of minutes or of epochs.
 
-    ``batch_tokens`` bounds B · (longest source + longest target). `learning_rate` (the schedule) climbs to
+    ``batch_tokens`` bounds B · (longest source + longest target). The learning rate rises to
     ``learning_rate`` over ``warmup`` updates and falls to 2 % of it. ``clip`` bounds the norm of the gradient.
-    ``average`` is the decay of the exponential moving average of the weights, which is the model that is kept. It is
-    scored on the dev set ``evaluations`` times; after ``patience`` scores in a row without a better one training stops.
+    ``average`` is the decay of the exponential moving average of the weights. The averaged model is scored on the dev
+    set ``evaluations`` times, and the best one is saved; training stops after ``patience`` consecutive scores without a
+    better one.
 
     >>> TrainingSettings.for_task("seq2seq").minutes, TrainingSettings.for_task("classify", epochs=3).label_smoothing
     (2.0, 0.1)
@@ -38,33 +39,33 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         if (self.minutes is None) == (self.epochs is None):
-            raise ArgumentError("expected one of minutes and epochs; give exactly one")
-        if (self.minutes or self.epochs or 0) <= 0:
-            raise ArgumentError(f"expected a time above 0, got minutes={self.minutes}, epochs={self.epochs}")
-        for name in ("learning_rate", "batch_tokens", "clip", "evaluations", "patience"):
+            got = "neither" if self.minutes is None else "both"
+            raise ArgumentError(f"expected either minutes or epochs, got {got}; set exactly one")
+        length = "epochs" if self.minutes is None else "minutes"
+        for name in (length, "learning_rate", "batch_tokens", "clip", "evaluations", "patience"):
             if getattr(self, name) <= 0:
                 raise ArgumentError(f"{name}: expected a number above 0, got {getattr(self, name)}")
         for name in ("warmup", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ArgumentError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
         for name in ("label_smoothing", "average"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ArgumentError(f"{name}: expected a number from 0 to below 1, got {getattr(self, name)}")
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ArgumentError(f"{name}: expected a number of at least 0 and below 1, got {value}")
 
     @classmethod
     def for_task(cls, task: str, model: str = "recurrent", **chosen: Any) -> Self:
-        """Return the default settings of a task and kind of model, with the ``chosen`` ones in place of theirs."""
+        """Return the settings of a task and kind of model: its defaults, replaced by the ``chosen`` ones."""
         defaults = training_defaults(task, model)
         if chosen.keys() & {"minutes", "epochs"}:
             del defaults["minutes"], defaults["epochs"]
         return cls(**{**defaults, **chosen})
 
 
-# Where a task, or a task's kind of model, differs from the defaults above.
+# Differences of a task, or of a kind of model, from the defaults above
 _BY_TASK: dict[str, dict[str, Any]] = {
     "seq2seq": {"minutes": 2.0},
     "tag": {"epochs": 10, "batch_tokens": 500},
-    # A small data set is learned by heart when it is read more often
+    # With more epochs a small data set is memorised
     "classify": {"epochs": 8, "batch_tokens": 600, "label_smoothing": 0.1, "warmup": 100},
 }
 _BY_MODEL: dict[tuple[str, str], dict[str, Any]] = {("seq2seq", "transformer"): {"warmup": 300}}

@@ -1,4 +1,4 @@
-"""Training from examples to a run directory with the best model."""
+"""Training loop: from examples to a run directory with the best model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "are_examples_of", "fingerprint", "fit", "record_provenance"]
 
-_TOGETHER = 1000  # examples that are encoded at once
+_TOGETHER = 1000  # examples encoded at once
 _EARLIER_FORMS = {
     "seq2seq": "Example(source={}, target={})",
     "tag": "Example(words={}, tags={})",
@@ -42,7 +42,7 @@ _EARLIER_FORMS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a training: the dev scores of the best model, seconds, and the signal that stopped it, or None."""
+    """The outcome of training: the dev scores of the best model, seconds, and the signal that stopped it, or None."""
 
     dev: Scores
     seconds: float
@@ -52,7 +52,7 @@ class Outcome:
 def record_provenance(
     run: Run, examples: Sequence[Any], settings: TrainingSettings, data_sources: dict[str, Any]
 ) -> None:
-    """Record in the run how it was trained, so that training can be resumed."""
+    """Record settings, sources and a fingerprint of the data in the run, so that training can be resumed."""
     run.training = {**data_sources, "recipe": asdict(settings), "fingerprint": fingerprint(examples)}
 
 
@@ -66,9 +66,9 @@ def fit(
     console: Console,
     resume: bool = False,
 ) -> Outcome:
-    """Train ``run.model`` and keep the best weights in ``directory``; afterwards ``run.model`` has them.
+    """Train ``run.model`` and save the best weights in ``directory``; afterwards ``run.model`` has them.
 
-    The first SIGINT or SIGTERM stops training after the update under way. With ``resume`` training continues from the
+    The first SIGINT or SIGTERM stops training after the current update. With ``resume``, training continues from the
     last whole epoch, bit for bit as if it had never stopped (on the CPU, with the same number of threads, and with
     ``epochs``: minutes vary).
 
@@ -104,12 +104,14 @@ def fit(
     _keep_freed_memory()
     with stop.on_signals(), warnings.catch_warnings():
         _warm_up(module, run.collate(encoded[:2]))
-        if share != (0, 1):  # otherwise all would draw the same dropout
+        if share != (0, 1):  # each process draws its own dropout
             torch.manual_seed(settings.seed + share[0])
         _trainer(settings, callbacks).fit(module, loader, ckpt_path=state if resume else None)
     scores = processes.from_rank_zero(lambda: best.scores)
     if scores is None:
-        raise RunError(f"{directory}: training was stopped before its first update, so there is no model; train again")
+        raise RunError(
+            f"{directory}: expected a model, got none, as training was stopped before its first update; train again"
+        )
     if stop.signal is None:
         state.unlink(missing_ok=True)
     run.load_weights(directory)
@@ -120,7 +122,7 @@ def fit(
 def fingerprint(examples: Iterable[tuple[Any, ...]], form: str | None = None) -> str:
     """Return a short hash of the training examples: of their values, whatever the classes that hold them.
 
-    ``form`` is how runs before this version wrote one example, with the names of its class and fields.
+    ``form`` is the format of one example in earlier versions, with the names of its class and fields.
     """
     digest = hashlib.blake2b(digest_size=12)
     for example in examples:
@@ -129,7 +131,7 @@ def fingerprint(examples: Iterable[tuple[Any, ...]], form: str | None = None) ->
 
 
 def are_examples_of(run: Run, examples: Sequence[Any]) -> bool:
-    """Return True if a run was trained on these examples."""
+    """Return True if these are the examples that the run was trained on."""
     recorded = run.training["fingerprint"]
     form = None if recorded.startswith("values-") else _EARLIER_FORMS[run.task]
     return bool(fingerprint(examples, form) == recorded)
@@ -155,16 +157,18 @@ def _check(state: Path) -> None:
         torch.load(state, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         reason = str(error).split("\n")[0]
-        raise RunError(f"{state}: the state of training is damaged ({reason}); restore it, or train again") from error
+        raise RunError(
+            f"{state}: the saved state of training is damaged ({reason}); restore it, or train again"
+        ) from error
 
 
 def _loader(run: Run, encoded: Sequence[Any], sampler: TokenBudgetSampler) -> DataLoader[Any]:
-    data = cast("Dataset[Any]", encoded)  # a sequence has all that a map-style dataset needs
+    data = cast("Dataset[Any]", encoded)  # any sequence is a map-style dataset
 
     def collate(examples: Sequence[Any]) -> Any:
         return run.collate(examples) if examples else ()
 
-    # With its own generator: the loader draws a seed each epoch, which must not change the numbers of dropout
+    # A separate generator: the loader draws a seed each epoch, which must not affect dropout
     return DataLoader(data, batch_sampler=sampler, collate_fn=collate, generator=torch.Generator())
 
 
@@ -179,7 +183,7 @@ def _trainer(settings: TrainingSettings, callbacks: list[Any]) -> Trainer:
         strategy="ddp" if count > 1 else "auto",
         devices=here,
         num_nodes=count // here,
-        use_distributed_sampler=False,  # each process's sampler gives its own share
+        use_distributed_sampler=False,  # the sampler of each process returns its share
         max_epochs=settings.epochs or -1,
         gradient_clip_val=settings.clip,
         callbacks=callbacks,
