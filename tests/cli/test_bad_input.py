@@ -207,8 +207,9 @@ def test_more_answers_than_the_beam_holds(
 ) -> None:
     stdin(b"bad\n")
     error = regard("predict", trained, "--beam", "2", "--n-best", "3").error
-    assert error == "n_best: expected 1 to beam (2), got 3; widen the beam or request fewer"
-    assert regard("look", trained, "bad", "--n-best", "6").error.startswith("n_best: expected 1 to beam (5)")
+    assert error == "n_best: expected a number from 1 to the beam width 2, got 3; raise beam or lower n_best"
+    error = regard("look", trained, "bad", "--n-best", "6").error
+    assert error.startswith("n_best: expected a number from 1 to the beam width 5, got 6")
 
 
 # Texts to look at

@@ -144,7 +144,7 @@ def test_a_state_whose_hypotheses_stay_in_their_places_is_not_touched() -> None:
 
 @pytest.mark.parametrize(("beam", "n_best"), [(1, 2), (4, 5), (3, 0), (0, 0), (0, 1)])
 def test_n_best_beyond_the_beam_is_refused(beam: int, n_best: int) -> None:
-    with pytest.raises(ArgumentError, match=rf"n_best: expected 1 to beam \({beam}\), got {n_best}"):
+    with pytest.raises(ArgumentError, match=rf"expected a number from 1 to the beam width {beam}, got {n_best}"):
         search(drawn_table(VOCABULARY), [9], [3], beam=beam, n_best=n_best)
 
 

@@ -100,7 +100,9 @@ def beam_search(
     ``max_lengths`` counts EOS too. Errors: `ArgumentError` unless 1 <= n_best <= beam and 1 <= max_lengths.
     """
     if not 1 <= n_best <= beam:
-        raise ArgumentError(f"n_best: expected 1 to beam ({beam}), got {n_best}; widen the beam or request fewer")
+        raise ArgumentError(
+            f"n_best: expected a number from 1 to the beam width {beam}, got {n_best}; raise beam or lower n_best"
+        )
     if len(max_lengths) != len(source) or not (max_lengths >= 1).all():
         raise ArgumentError(f"max_lengths: expected {len(source)} of at least 1, got {max_lengths.tolist()}")
     memory = model.encode(source, lengths)
