@@ -145,7 +145,7 @@ def test_observing_the_transformer_changes_nothing_and_tells_each_layer() -> Non
 
 def test_a_recurrent_tagger_has_no_attention_to_observe() -> None:
     assert [config.attends for config in CONFIGS.values()] == [False, True]
-    with pytest.raises(ArgumentError, match="observe: expected an encoder that attends, and this one is recurrent"):
+    with pytest.raises(ArgumentError, match="observe: expected an encoder with attention, got a recurrent one"):
         build(CONFIGS["recurrent"])(batch(), observe=Observe(weights=True))
 
 

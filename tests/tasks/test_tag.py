@@ -191,7 +191,7 @@ def test_looking_at_a_transformer() -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 3))
     with pytest.raises(ArgumentError, match="a sentence of 1 to 512 words, got 0"):
         run.predict_with_weights([])
-    with pytest.raises(ArgumentError, match="observe: expected an encoder that attends"):
+    with pytest.raises(ArgumentError, match="observe: expected an encoder with attention"):
         new(sentences(20, 0)).predict_with_weights(words)
 
 
