@@ -126,7 +126,7 @@ def test_thirty_layers_of_nine_heads_over_4096_tokens_are_below_5_mb(large: tupl
     path, _ = large
     assert 3_000_000 < path.stat().st_size < 5_000_000  # and what room there is, is used
     (note, _) = about(path)["notes"]
-    assert re.fullmatch(r"Links lighter than \d+(\.\d+)? % are left out\.", note)
+    assert re.fullmatch(r"Links lighter than \d+(\.\d+)? % are omitted\.", note)
 
 
 # --- the file

@@ -1,4 +1,4 @@
-"""Records of what a model attended to (`regard.watch`): summaries, pictures and pages."""
+"""Records of a model's attention (`regard.watch`): summaries, pictures and pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "save",
     "widget",
 ]
-# Imported when first named: watching a model needs no matplotlib.
+# Imported at the first access, as watching a model does not need matplotlib.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {

@@ -28,7 +28,7 @@ _TOKENIZERS = ("tokenizer*", "vocab*", "merges.txt", "spiece.model", "*.bpe.mode
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel")
 _ANSWER = 128  # tokens of an answer, if neither the caller nor the model sets a number
 _FIRST, _ANSWERED = "(the first token)", "(the answer itself)"
-_SHORT = 512  # tokens of a text whose queries and keys are kept for the page
+_SHORT = 512  # tokens of a text whose queries and keys are recorded for the page
 _MEMORY = 2**31
 _PARTS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?])\s+|(?<=[。！？])"))
 
@@ -108,7 +108,7 @@ class LocalModel:
 
     @property
     def separators(self) -> list[int]:
-        """The ids of the tokens that stand between texts, or end one."""
+        """The ids of the tokens that separate texts, or end one."""
         return separator_ids(self.tokenizer)
 
     def watch(self, text: str, *, generate: int | None = None) -> WatchedText:
@@ -144,7 +144,7 @@ class LocalModel:
         begin = 1 if self.kind == "seq2seq" else length
         answer = self.tokenizer.decode(ids[0, begin:], skip_special_tokens=True)
         parts = passages(text, offsets)
-        if self.kind == "causal":  # unused heads attend to the first token, whatever it is
+        if self.kind == "causal":  # unused heads attend to the first token, whichever it is
             parts = [(part, slice(max(at.start, 1), at.stop)) for part, at in parts if at.stop > 1]
             parts = [(_FIRST, slice(0, 1)), *parts, (_ANSWERED, slice(length, None))]
         tokens = {"answer": self.tokenizer.convert_ids_to_tokens(ids[0, 1:])} if self.kind == "seq2seq" else None

@@ -1,4 +1,4 @@
-"""The data that a watch records: the attentions of a model, layer by layer, and what the model was called with."""
+"""The data that a watch records: the attentions of a model, layer by layer, and the inputs of its calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AttentionInputs", "Layer", "Record"]
 
 
 class AttentionInputs(NamedTuple):
-    """The inputs of one attention: query (B, Hq, Tq, E), key (B, Hkv, Tk, E), and what broadcasts to the scores.
+    """The inputs of one attention: query (B, Hq, Tq, E), key (B, Hkv, Tk, E), and the mask and bias of the scores.
 
     On the CPU, in float32 or wider; linear in the number of tokens, but for a mask or bias that is itself a matrix.
     """
@@ -34,8 +34,8 @@ class Layer:
     """One attention of a model in one pass, or in the steps of a generation joined into one.
 
     - ``name``: the path of the module that attended, "model.layers.3.self_attn"
-    - ``statistics``: what `watch` was asked to observe, on the CPU in float32 (keys as int32), (B, Hq, Tq, ...);
-      distance and offsets are None in cross-attention, where they mean nothing
+    - ``statistics``: the statistics that `watch` was to observe, on the CPU in float32 (keys as int32),
+      (B, Hq, Tq, ...); distance and offsets are None in cross-attention, where they have no meaning
     - ``shape``: B, Hq, Tq, Tk of the scores
     - ``heads``: the model's own numbers of the Hq recorded heads
     - ``first_query``: the absolute position of the first query, above 0 where a cache was filled before the watch began
@@ -74,9 +74,9 @@ class Record:
     """The layers of a watched model and the inputs of its calls.
 
     - ``layers``: in the order of the calls; complete when the watch ends
-    - ``inputs``: input_ids, attention_mask, decoder_input_ids and the like, where the model's call had them
-    - ``left_out``: how many attentions were not recorded because the memory bound was reached
-    - ``observe``: the statistics asked for
+    - ``inputs``: input_ids, attention_mask, decoder_input_ids and the like, if the model's call had them
+    - ``left_out``: the number of attentions that were not recorded because the memory limit was reached
+    - ``observe``: the requested statistics
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -86,12 +86,12 @@ class Record:
 
     def __repr__(self) -> str:
         heads = sum(len(layer.heads) for layer in self.layers)
-        left_out = f", {self.left_out} attentions left out" * (self.left_out > 0)
+        left_out = f", {counted_noun(self.left_out, 'attention')} left out" * (self.left_out > 0)
         counts = f"{counted_noun(len(self.layers), 'layer')}, {counted_noun(heads, 'head')}{left_out}"
         return f"<{type(self).__name__}: {counts}; inputs: {', '.join(self.inputs) or 'none'}>"
 
     def __getitem__(self, name: str) -> Layer:
-        """The layer of this name, the first if there are several; ArgumentError if there is none."""
+        """Return the layer of this name, the first if there are several; raise ArgumentError if there is none."""
         found = next((layer for layer in self.layers if layer.name == name), None)
         if found is None:
             names = list(dict.fromkeys(layer.name for layer in self.layers))

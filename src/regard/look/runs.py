@@ -21,7 +21,7 @@ __all__ = ["watch_answer"]
 def watch_answer(run: Seq2SeqRun, answer: Answer) -> tuple[WatchRecord, dict[str, list[str]]]:
     """Record the attention of the best answer; return it with the tokens of both sides as a page takes them.
 
-    The decoder is given the known answer, as in training, so that the queries are those of the answer and not of the
+    The decoder receives the known answer, as in training, so that the queries are those of the answer and not of the
     other hypotheses of a beam search.
     """
     prediction = answer.predictions[0]

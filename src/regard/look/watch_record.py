@@ -1,4 +1,4 @@
-"""The record of a watch, with what can be read from it: summaries, flow between tokens, and the page to explore."""
+"""The record of a watch, with its readings: summaries, flow between tokens, and the page to explore."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class WatchRecord(Record):
     """The record that `regard.watch` yields.
 
     - ``layers``: in the order of the calls; complete when the watch ends
-    - ``inputs``: input_ids, attention_mask, decoder_input_ids and the like, where the model's call had them
-    - ``left_out``: how many attentions were not recorded because the memory bound was reached
-    - ``observe``: the statistics asked for
+    - ``inputs``: input_ids, attention_mask, decoder_input_ids and the like, if the model's call had them
+    - ``left_out``: the number of attentions that were not recorded because the memory limit was reached
+    - ``observe``: the requested statistics
 
     >>> WatchRecord()
     <WatchRecord: 0 layers, 0 heads; inputs: none>
@@ -37,7 +37,7 @@ class WatchRecord(Record):
         return summary(self, separators)
 
     def rollout(self, token: int, *, batch: int = 0) -> Float[Tensor, " T"]:
-        """Compute how much of each input token reaches this one through all layers. See `regard.look.reading.flow`."""
+        """Compute the share of each input token in this one after all layers. See `regard.look.reading.flow`."""
         return rollout(self, token, batch=batch)
 
     def attention_on(

@@ -37,7 +37,7 @@ class TransformerConfig:
     ``positions`` are added to the embeddings ("sinusoidal", "learned"), rotate queries and keys ("rotary"), or act on
     the scores of self-attention ("alibi", "t5" with one table for all layers of a side, "shaw" with values). ALiBi is
     the same in both directions, so that with ALiBi alone a source and its reverse would have the same target: its
-    embeddings have sinusoids too. Only "learned" has a longest length, ``max_length``. ``norm_first`` normalises
+    embeddings have sinusoids too. Only "learned" has a maximum length, ``max_length``. ``norm_first`` normalises
     before each sublayer of a block (Xiong et al. 2020, arXiv 2002.04745), otherwise after it (Vaswani et al. 2017).
     ``shared_embeddings``, for sides with one vocabulary, uses one table for the source and the target.
 

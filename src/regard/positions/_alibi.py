@@ -24,7 +24,7 @@ class ALiBi(Relative):
 
     For another number, with n the next lower power of two: the n slopes of n heads, then the 1st, 3rd, 5th, … of those
     of 2n. The paper treats causal attention, where i − j is never negative; here both directions count equally. There
-    are no parameters, no entries in the ``state_dict``, and no longest length.
+    are no parameters, no entries in the ``state_dict``, and no maximum length.
 
     Shapes: query (..., H, Tq, d); places (Tq,) and (Tk,), or with B in front; bias (H, Tq, Tk) for a query without
     batch, else (1, H, Tq, Tk), or (B, H, Tq, Tk) where places have a batch.
@@ -46,7 +46,7 @@ class ALiBi(Relative):
         return cls(num_heads)
 
     def __init__(self, num_heads: int) -> None:
-        """Make biases for so many heads."""
+        """Make biases for ``num_heads`` heads."""
         super().__init__()
         if num_heads < 1:
             raise ArgumentError(f"ALiBi needs num_heads >= 1, got {num_heads}")

@@ -27,7 +27,7 @@ class Learned(nn.Module):
 
     Shapes: weight (max_len, dim); x (..., T, D) with D = ``dim`` when added; keep (..., T), True = a token; output
     (..., T, D) or (..., T, D + dim). ``offset`` is the number of tokens before x[..., 0, :]: one number, or one per
-    sequence (...,). Positions count the kept tokens, so that a padded sequence is encoded like the same one alone.
+    sequence (...,). Positions skip padding, so that a padded sequence is encoded like the same one without it.
     Errors: `ArgumentError` for a position beyond ``max_len``, naming both numbers.
     Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
 

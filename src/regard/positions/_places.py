@@ -28,10 +28,10 @@ def check_options(dim: int, mode: str) -> None:
 def places(
     x: Float[Tensor, "*batch T D"], keep: Bool[Tensor, "*batch T"] | None, offset: int | Int[Tensor, "*batch"]
 ) -> Int[Tensor, "*batch T"] | Int[Tensor, " T"]:
-    """Number the tokens: 0, 1, 2, … over the kept ones, after ``offset`` earlier ones.
+    """Number the tokens that are not padding: 0, 1, 2, …, after ``offset`` earlier ones.
 
-    A token that is not kept has the place of the kept one before it (or the first place): a valid index, whose encoding
-    has no influence.
+    Padding has the position of the token before it (or the first position): a valid index, whose encoding has no
+    influence.
     """
     if x.dim() < 2 or not x.is_floating_point():
         raise ArgumentError(f"positions expect float embeddings (..., T, D), got {x.dtype} of shape {tuple(x.shape)}")

@@ -16,7 +16,7 @@ __all__ = ["Relative", "between", "check_heads", "check_places", "of_distance"]
 
 
 class Relative(nn.Module):
-    """The base of the encodings that act within attention; by itself it changes nothing.
+    """The base of the encodings that act within attention; without overridden methods it has no effect.
 
     s_ij = score(rotate(q_i), rotate(k_j)) + bias_ij;  output_i = Σ_j P_ij v_j + of_weights(P)_i, with P = softmax(s).
 
@@ -37,7 +37,7 @@ class Relative(nn.Module):
     is_shared: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        """Make an encoding without parameters that changes nothing."""
+        """Make an encoding without parameters and without effect."""
         super().__init__()
 
     @classmethod
@@ -46,9 +46,9 @@ class Relative(nn.Module):
         raise NotImplementedError(f"{cls.__name__} defines no for_layer, with which models make an encoding")
 
     def forward(self, *_: object) -> NoReturn:
-        """Raise `UnsupportedError`: a layer calls `rotate`, `bias` and `of_weights` of the encoding it is given."""
+        """Raise `UnsupportedError`: layers call `rotate`, `bias` and `of_weights` of the encoding instead."""
         raise UnsupportedError(
-            f"{type(self).__name__} acts within attention and is not called by itself: give it to a layer as positions="
+            f"{type(self).__name__} acts within attention and cannot be called alone: pass it to a layer as positions="
         )
 
     def rotate(self, heads: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"]) -> Float[Tensor, "*B H T d"]:
@@ -58,13 +58,13 @@ class Relative(nn.Module):
     def bias(
         self, query: Float[Tensor, "*B H Tq d"], query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
     ) -> Float[Tensor, "*b H Tq Tk"] | None:
-        """Return what to add to the scores, in the query's dtype, with 1 or B before the heads if it has a batch."""
+        """Return the bias of the scores, in the query's dtype, with 1 or B before the heads if it has a batch."""
         return None
 
     def of_weights(
         self, weights: Float[Tensor, "*B H Tq Tk"], query_places: Int[Tensor, "*B Tq"], key_places: Int[Tensor, "*B Tk"]
     ) -> Float[Tensor, "*B H Tq d"]:
-        """Return what to add to the heads' output, in the weights' dtype; called only if `needs_weights` is true."""
+        """Return the term added to the heads' output, in the weights' dtype; called only if `needs_weights` is true."""
         raise NotImplementedError(
             f"{type(self).__name__} adds nothing to the output of the heads: needs_weights is False"
         )

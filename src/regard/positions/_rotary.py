@@ -26,7 +26,7 @@ class Rotary(Relative):
     The score of a query at i and a key at k depends on k − i only: R(iω)q · R(kω)k = q · R((k − i)ω)k.
     Pair j is features (j, j + d/2), as in GPT-NeoX and Llama, or with ``interleaved`` (2j, 2j + 1), as in the paper and
     GPT-J: weights trained with one form do not work with the other. ``features`` restricts the rotation to the first
-    features (d is then their number). ``scaling`` stretches a trained model to longer sequences.
+    features (d is then their number). ``scaling`` extends a trained model to longer sequences.
 
     There are no parameters and no entries in the ``state_dict``. Angles are float64, their sines and cosines float32,
     for models of any dtype; the output has the dtype of the input.

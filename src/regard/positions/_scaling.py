@@ -19,7 +19,7 @@ __all__ = ["LinearScaling", "Llama3Scaling", "NTKScaling", "Scaling", "YarnScali
 
 @dataclass(frozen=True)
 class Scaling:
-    """The base of all scalings, which stretch a model trained on L positions to ``factor`` times as many.
+    """The base of all scalings, which extend a model trained on L positions to ``factor`` times as many.
 
     Errors: `ArgumentError` for a factor below 1.
 
@@ -60,10 +60,10 @@ class LinearScaling(Scaling):
 
 @dataclass(frozen=True)
 class NTKScaling(Scaling):
-    """NTK-aware scaling by a larger base: the fastest pair turns as before, the slowest ``factor`` times slower.
+    """NTK-aware scaling by a larger base: the fastest pair rotates as before, the slowest ``factor`` times slower.
 
     ω'_j = ω_j · factor^(−2j/(d−2)), or base' = base · factor^(d/(d−2)). The "dynamic" form, whose factor grows with the
-    sequence, is left out on purpose: the keys in a cache would have another base than those that follow.
+    sequence, is omitted on purpose: the keys in a cache would have another base than those that follow.
 
     Source: bloc97 2023, "NTK-aware scaled RoPE", as in Peng et al. 2023, arXiv 2309.00071, section 3.1.
 
@@ -78,10 +78,10 @@ class NTKScaling(Scaling):
 
 @dataclass(frozen=True)
 class YarnScaling(Scaling):
-    """YaRN: pairs of many turns in the trained length stay, pairs of few are stretched, with a ramp between.
+    """YaRN: pairs with many turns in the trained length do not change, pairs with few are scaled, with a ramp between.
 
     ω'_j = γ_j ω_j + (1 − γ_j) ω_j / factor, where γ falls linearly in j from 1, at the pair that makes ``beta_fast``
-    turns in ``original_length`` places, to 0, at the pair that makes ``beta_slow``; both pairs are rounded outwards.
+    turns in ``original_length`` positions, to 0, at the pair that makes ``beta_slow``; both pairs are rounded outwards.
     Queries and keys are multiplied by 0.1 ln(factor) + 1, and so the scores by its square (the paper's 1/t). In the
     paper the ramp is linear in the number of turns; in its authors' code, as here, in j.
 
@@ -122,11 +122,11 @@ class YarnScaling(Scaling):
 
 @dataclass(frozen=True)
 class Llama3Scaling(Scaling):
-    """Llama 3.1's scaling: short wave lengths λ_j = 2π/ω_j stay, long ones are stretched, with a ramp between.
+    """Llama 3.1's scaling: short wave lengths λ_j = 2π/ω_j do not change, long ones are scaled, with a ramp between.
 
     ω'_j = γ_j ω_j + (1 − γ_j) ω_j / factor, γ_j = (original_length / λ_j − low) / (high − low), clipped to [0, 1], with
-    ``low_freq_factor`` and ``high_freq_factor``: how many turns a pair makes in the trained length, where the ramp
-    begins and ends.
+    ``low_freq_factor`` and ``high_freq_factor``, the numbers of turns in the trained length at which the ramp begins
+    and ends.
 
     Source: Llama 3.1's published code (Meta 2024); Grattafiori et al. 2024, "The Llama 3 Herd of Models",
     arXiv 2407.21783.

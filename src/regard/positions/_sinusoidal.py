@@ -55,12 +55,12 @@ class Sinusoidal(nn.Module):
 
     aⁱ + P[i] (``mode="add"``) or [aⁱ; P[i]] (``mode="concat"``), with P as in `sinusoidal`.
 
-    There are no parameters, no entries in the ``state_dict``, and no longest length. The waves are float32 for models
+    There are no parameters, no entries in the ``state_dict``, and no maximum length. The waves are float32 for models
     of any dtype; the output has the dtype of the input.
 
     Shapes: x (..., T, D) with D = ``dim`` when added; keep (..., T), True = a token; output (..., T, D) or
     (..., T, D + dim). ``offset`` is the number of tokens before x[..., 0, :]: one number, or one per sequence (...,).
-    Positions count the kept tokens, so that a sequence with padding on either side is encoded like the same one alone.
+    Positions skip padding, so that a sequence padded on either side is encoded like the same sequence without padding.
     Errors: `ArgumentError` for wrong sizes, naming them.
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5.
 
@@ -92,7 +92,7 @@ class Sinusoidal(nn.Module):
         steps = places(x, keep, offset)
         if isinstance(offset, Tensor):
             return join(x, _waves(steps, self.dim, self.base), self.mode)
-        # All places lie in T rows of a table: with padding, a look-up costs a tenth of sines for all tokens.
+        # All positions are within T rows of a table: with padding, a look-up costs a tenth of sines for all tokens.
         table = _waves(torch.arange(offset, offset + x.shape[-2], device=x.device), self.dim, self.base)
         return join(x, nn.functional.embedding(steps - offset, table), self.mode)
 

@@ -31,7 +31,7 @@ class T5Bias(Relative):
 
     Shapes: weight (buckets, H); query (..., H, Tq, d); places (Tq,) and (Tk,), or with B in front; bias (H, Tq, Tk) for
     a query without batch, else (1, H, Tq, Tk), or (B, H, Tq, Tk) where places have a batch.
-    Errors: `ArgumentError` for buckets that cannot be shared out, or a query with another number of heads.
+    Errors: `ArgumentError` for buckets that cannot be divided, or a query with another number of heads.
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
     arXiv 1910.10683, section 2.1; the buckets: the authors' code.
 
@@ -105,9 +105,10 @@ class T5Bias(Relative):
 
 
 def _edges(buckets: int, max_distance: int) -> list[int]:
-    """Return where each bucket of a side but the first begins: the least int x ≥ exact · (max_distance / exact)^(k/m).
+    """Return the first distance of each bucket of a side, except bucket 0.
 
-    Found with whole numbers, x^m ≥ exact^(m−k) · max_distance^k, as logarithms may miss an edge that is a whole number.
+    For bucket exact + k it is the least integer x ≥ exact · (max_distance / exact)^(k/m), computed in whole numbers by
+    x^m ≥ exact^(m−k) · max_distance^k, as logarithms may miss an edge that is an integer.
     """
     exact = buckets // 2
     wide = buckets - exact

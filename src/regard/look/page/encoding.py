@@ -1,4 +1,4 @@
-"""The data of a page as small bytes, layer by layer: weights and statistics in 8 bits or fewer, keys by distance."""
+"""Compact encoding of a page's data, layer by layer: weights and statistics in 8 bits or fewer, keys by distance."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["LEVELS", "EncodedLayers", "encode_layers"]
 
 LEVELS = 255
-"""Weights are stored as their square roots, in so many levels, so that light ones keep their digits."""
+"""Weights are stored as their square roots, in this many levels, so that small ones remain precise."""
 
 _MANY = 2**18  # queries of all heads, above which levels are coarser
 _COARSE, _COARSE_LINKS = 63, 127  # these levels, of entropy and received weights, and of links
-_LINKS = 8  # of a token and head, if none were asked for
-_LONGEST_COMPUTED = 96  # tokens of a text whose matrix is computed though it was not asked for
+_LINKS = 8  # of a token and head, if none were requested
+_LONGEST_COMPUTED = 96  # tokens of a text whose matrix is computed though it was not requested
 _LONGEST_STEPS, _WIDEST_STEPS = 64, 128  # tokens and features whose numbers can be read one by one
 _TAG = 64  # characters around each piece of base64
 
@@ -40,7 +40,7 @@ class _Part(NamedTuple):
 
     @property
     def size(self) -> float:
-        """The characters that it takes in the page."""
+        """The number of characters in the page."""
         return sum(4 * math.ceil(len(blob) / 3) + _TAG for blob in self.blobs)
 
 
@@ -51,12 +51,12 @@ class EncodedLayers:
     layers: list[dict[str, Any]]
     blobs: dict[str, bytes] = field(default_factory=dict)
     threshold: float = 0.0
-    """The weight below which links are left out."""
+    """The weight below which links are omitted."""
     left_out: dict[str, int] = field(default_factory=dict)
     """The number of layers without their steps, matrix or numbers per token, for which there is no room."""
 
     def take(self, kind: str, parts: Sequence[_Part | None], room: float) -> float:
-        """Add parts, one for each layer, as long as there is room; return how much of it they took."""
+        """Add parts, one for each layer, as long as there is room; return the number of characters added."""
         taken = 0.0
         for number, part in enumerate(parts):
             if part is None:
@@ -71,10 +71,10 @@ class EncodedLayers:
 
 
 def encode_layers(layers: Sequence[Layer], room: float) -> EncodedLayers:
-    """Encode all that is known of the layers, in so many characters of a page.
+    """Encode all known data of the layers, in this many characters of a page.
 
-    Steps may take a quarter of them, then matrices half of the rest, then numbers per token; links take what remains,
-    and of them the lightest are left out, by one threshold for the whole page.
+    Steps may take a quarter of them, then matrices half of the rest, then numbers per token; links take the remainder,
+    and the lightest are omitted, by one threshold for the whole page.
     """
     known = [(layer, _completed(layer)) for layer in layers]
     page = EncodedLayers([_described(layer) for layer in layers])
@@ -103,7 +103,7 @@ def _described(layer: Layer) -> dict[str, Any]:
 
 
 def _completed(layer: Layer) -> Observation:
-    """Return the statistics with what else the page shows, if the weights, or query and key, can give it."""
+    """Return the statistics, completed for the page from the weights, or from query and key, if these are recorded."""
     known = layer.statistics
     if known.weights is None and layer.inputs is None:
         return known
@@ -125,7 +125,7 @@ def _completed(layer: Layer) -> Observation:
 
 
 def _per_token(layer: Layer, statistics: Observation, levels: int) -> _Part | None:
-    """Encode for each head the entropy of each query, 0 to ln Tk, and the root of what each key received, 0 to most."""
+    """Encode for each head the entropy of each query, 0 to ln Tk, and the root of each key's received weight."""
     columns: list[NDArray[np.uint8]] = []
     if statistics.entropy is not None:
         columns.append(_quantised(statistics.entropy / math.log(max(2, layer.shape[-1])), levels))
@@ -145,7 +145,7 @@ def _matrix(statistics: Observation) -> _Part | None:
 
 
 def _steps(layer: Layer) -> _Part | None:
-    """Encode query, key and what is added to the scores of a short text, -inf where masked, in float32."""
+    """Encode query, key and the terms added to the scores of a short text, -inf where masked, in float32."""
     if layer.inputs is None or max(layer.shape[-2:]) > _LONGEST_STEPS:
         return None
     query, key, score, mask, bias = layer.inputs
@@ -202,7 +202,7 @@ class _TopWeights(NamedTuple):
 
 
 def _threshold(links: Sequence[_TopWeights], room: float) -> int:
-    """Return the lowest level above which there is room for all links."""
+    """Return the lowest level above which all links fit."""
     count = sum((np.bincount(each.levels.ravel(), minlength=LEVELS + 1) for each in links), np.zeros(LEVELS + 1))
     from_level = np.cumsum(count[::-1])[::-1]
     low, high = 1, LEVELS
@@ -220,7 +220,7 @@ def _threshold(links: Sequence[_TopWeights], room: float) -> int:
 
 
 def _quantised(shares: Tensor, levels: int = LEVELS) -> NDArray[np.uint8]:
-    """Round numbers from 0 to 1 to so many levels; NaN becomes 0."""
+    """Round numbers from 0 to 1 to this many levels; NaN becomes 0."""
     return (shares.float().nan_to_num(0.0).clamp(0, 1) * levels).round().to(torch.uint8).numpy()
 
 

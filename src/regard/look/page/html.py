@@ -1,4 +1,4 @@
-"""The page to explore a record: one file of HTML that needs no network, with all its data."""
+"""The page to explore a record: one HTML file with all its data, which needs no network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Page", "page", "report", "script", "style"]
 
 SIZE = 4_900_000
-"""The most bytes that a page takes, as long as the names of its tokens leave room."""
+"""The maximum size of a page in bytes, unless the names of its tokens need more."""
 
 _FOLDER = files("regard.look.page") / "web"
 _VIEWS = ("text.js", "matrix.js", "step_by_step.js")  # each registers its views, in this order
@@ -56,14 +56,14 @@ def report(
 ) -> Path:
     """Write the record as one page of HTML below 5 MB, to be opened in a browser, offline; return its path.
 
-    The page shows all heads by what they attend to; for each token where it attends and what attends to it; matrices
-    and alignments; for short texts the computation step by step. Where there is no room for all links of tokens, the
-    lightest are left out, and the page says below which weight.
+    The page shows a summary of each head; for each token the tokens that it attends to and that attend to it; matrices
+    and alignments; for short texts the computation step by step. If there is no room for all links of tokens, the
+    lightest are omitted, and a note states the threshold.
 
     ``tokens`` are a list, for a batch a list of lists; for an encoder-decoder a mapping from "source" and "target" to
-    these, and from "answer" to what the decoder produced at each token of the target, which then names the rows of
-    alignments. By default they are what the Hugging Face ``tokenizer`` calls the ids of the model's call, or numbers.
-    ``summaries`` are those of the record, if they are known already.
+    these, and from "answer" to the decoder's output at each token of the target, which then labels the rows of
+    alignments. By default they are the Hugging Face ``tokenizer``'s names for the ids of the model's call, or numbers.
+    ``summaries`` are those of the record, if they are computed already.
 
     Raises ArgumentError for a record without layers or tokens that do not fit, RunError if the file cannot be written.
 
@@ -120,7 +120,7 @@ def _template() -> str:
 
 
 def as_json(about: dict[str, Any]) -> str:
-    """Return JSON that can stand within a script of a page: no token can end it."""
+    """Return JSON that is safe within a script element of a page: no token can end it."""
     return json.dumps(about, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -131,14 +131,14 @@ def _numbers(summary: Summary) -> list[float | None]:
 
 
 def _notes(data: EncodedLayers, left_out: int) -> list[str]:
-    """Return what the page does not show, and why."""
+    """Return notes on missing data, with the reasons."""
     notes = [f"{_shown(layers)} without {_KINDS[kind]}." for kind, layers in data.left_out.items()]
     if data.threshold:
-        notes.append(f"Links lighter than {100 * data.threshold:.2g} % are left out.")
+        notes.append(f"Links lighter than {100 * data.threshold:.2g} % are omitted.")
     if notes:
-        notes.append("The page would have become too large.")
+        notes.append("The page would be too large with all data.")
     if left_out:
-        notes.append(f"{counted_noun(left_out, 'attention')} not recorded: watch(memory=) was reached.")
+        notes.append(f"{counted_noun(left_out, 'attention')} not recorded: the limit of watch(memory=) was reached.")
     return notes
 
 

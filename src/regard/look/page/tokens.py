@@ -29,7 +29,7 @@ _ANSWER = "answer"  # the decoder's output at each token of the target: the rows
 def texts(record: Record, tokens: Tokens | None, tokenizer: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
     """Return all texts, and for each layer which of them are its queries and its keys.
 
-    Tokens are those given, else what the tokenizer calls the ids of the model's call, else numbers; tokens generated
+    Tokens are those given, else the tokenizer's names for the ids of the model's call, else numbers; tokens generated
     after the call are numbers, too. Raises ArgumentError for tokens that do not fit.
     """
     given = _given(tokens)
@@ -66,7 +66,7 @@ def texts(record: Record, tokens: Tokens | None, tokenizer: Any) -> tuple[list[d
 
 
 def separator_ids(tokenizer: Any) -> list[int]:
-    """Return the ids of the tokens that stand between texts, or end one."""
+    """Return the ids of the tokens that separate texts, or end one."""
     return [] if tokenizer is None else sorted({tokenizer.sep_token_id, tokenizer.eos_token_id} - {None})
 
 
@@ -92,7 +92,7 @@ def _called(record: Record, side: Side, tokenizer: Any, batch: int) -> list[list
 
 
 def _numbered(tokens: list[str], length: int) -> list[str]:
-    """Return so many tokens: those without a name are numbers, and so are all of them if there are too many."""
+    """Return ``length`` tokens: those without a name are numbers, and so are all of them if there are too many."""
     tokens = tokens if len(tokens) <= length else []
     return [*tokens, *map(str, range(len(tokens), length))]
 

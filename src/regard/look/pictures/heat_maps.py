@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Alignment", "alignment", "alignments", "grid", "position_encoding", "save"]
 
-# From below 0 over paper to above; two neighbouring curves, a sine and its cosine, share a hue.
+# From negative through near-white to positive; two neighbouring curves, a sine and its cosine, share a hue.
 DIVERGING = LinearSegmentedColormap.from_list("signed", ["#1f4e8c", "#7fb2d9", "#f6f7f8", "#eeb27a", "#b5541c"])
 CURVES = ["#1f4e8c", "#7fb2d9", "#b5541c", "#eeb27a", "#2f6b4f", "#8cc5a4"]
 
@@ -179,12 +179,12 @@ def _curves(values: NDArray[np.float64], colours: Mapping[int, str], ax: Axes) -
 
 
 def _limit(values: NDArray[np.float64]) -> float:
-    """Return the largest absolute number, at which both ends of the scale stand."""
+    """Return the largest absolute number, which sets both ends of the scale."""
     return float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
 
 
 def save(picture: Axes | Figure, path: str | os.PathLike[str]) -> None:
-    """Write the picture as PNG, SVG or PDF, by the name's ending, atomically: a reader never finds half of it.
+    """Write the picture as PNG, SVG or PDF, by the name's ending, atomically, so that no partial file is visible.
 
     Raises `ArgumentError` for any other ending, `RegardError` if the file cannot be written.
     """
@@ -217,7 +217,7 @@ def _panel(picture: Alignment) -> Panel:
     if not np.all(np.isnan(weights) | ((weights >= 0) & (weights <= 1.01))):  # half precision may round a little past 1
         raise ArgumentError(
             f"alignment: expected weights from 0 to 1, got {np.nanmin(weights):.3g} to {np.nanmax(weights):.3g}; "
-            "take them after softmax, as Observe(weights=True) gives them"
+            "take them after softmax, as from Observe(weights=True)"
         )
     return Panel.of(weights, picture.rows, picture.columns, picture.title)
 

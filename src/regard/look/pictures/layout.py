@@ -53,7 +53,7 @@ LINE = 1.3  # the height of a label with its distance to the next, in font sizes
 PAD, NAME_PAD, TITLE_PAD = 5.0, 4.0, 7.0
 
 INK, FAINT, PAPER = "#22252b", "#6b7280", "#ffffff"
-# Lightness falls evenly (OKLab 0.97 to 0.26): equal steps of weight look equal. Weight 0 is not quite paper.
+# Lightness decreases evenly (OKLab 0.97 to 0.26), so that equal steps of weight look equal. Weight 0 is near white.
 COLOURS = LinearSegmentedColormap.from_list(
     "regard", ["#f1f5f8", "#b6e0ea", "#7bc7e3", "#59aad3", "#3d8bc3", "#2c6daf", "#2c4f90", "#263470", "#1d1a50"]
 ).with_extremes(bad="#e58e8e")
@@ -97,7 +97,7 @@ class Panel:
         return replace(self, cell=(width, height), font=font, upright=upright, steps=steps)
 
     def widest(self, labels: Sequence[str], font: float) -> float:
-        """Return the points that the widest label takes, with its distance to the next."""
+        """Return the size of the widest label in points, with its distance to the next."""
         return max(text_width(label, self.fonts) for label in labels) * font + PAD
 
     @property
@@ -107,13 +107,13 @@ class Panel:
 
     @property
     def left(self) -> float:
-        """The inches of the labels to the left of the map."""
+        """The width of the labels to the left of the map, in inches."""
         names = NAME_PAD + SMALL_FONT * LINE if self.named else 0.0
         return (self.widest(self.rows, self.font) + names) / POINTS
 
     @property
     def top(self) -> float:
-        """The inches of labels and title above the map."""
+        """The height of labels and title above the map, in inches."""
         labels = PAD + self.font if self.upright else self.widest(self.columns, self.font)
         names = NAME_PAD + SMALL_FONT * LINE if self.named else 0.0
         heading = TITLE_PAD + TITLE_FONT if self.title else 0.0
@@ -121,7 +121,7 @@ class Panel:
 
     @property
     def width(self) -> float:
-        """The inches from the left of the labels to the end of the map, or of the title if that is longer."""
+        """The width from the left of the labels to the end of the map, or of the title if that is longer, in inches."""
         return self.left + max(self.size[0], text_width(self.title, self.fonts) * TITLE_FONT / POINTS)
 
 
@@ -143,7 +143,7 @@ def in_lines(panels: Sequence[Panel]) -> list[list[Panel]]:
 
 
 def shrink(line: Sequence[Panel]) -> list[Panel]:
-    """Shrink the cells of panels so that these stand in one line and can be compared at a glance."""
+    """Shrink the cells of panels so that these fit in one line and can be compared at a glance."""
     side = min(SMALL_CELL, (LONGEST_SIDE / len(line) - GAP) / max(len(panel.columns) for panel in line))
     return [panel.fitted(side, side) for panel in line]
 
@@ -183,7 +183,7 @@ def scale_end(largest: float) -> float:
 
 
 def draw(panel: Panel, ax: Axes, highest: float | None = None) -> AxesImage:
-    """Draw a fitted panel into the axes, which keep their position and size."""
+    """Draw a fitted panel into the axes, whose position and size do not change."""
     highest = _scale([panel]) if highest is None else highest
     image = ax.imshow(panel.weights, cmap=COLOURS, vmin=0, vmax=highest, aspect="auto", interpolation="nearest")
     bare_axes(ax)

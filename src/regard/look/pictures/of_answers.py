@@ -49,7 +49,7 @@ def means(answers: Iterable[AnswerWeights]) -> list[Alignment]:
 
 
 def head_grids(answers: Iterable[AnswerWeights], *, named: bool) -> list[list[Alignment]]:
-    """Return a picture for each layer and head, one line a layer; ``named``: titles begin with the answer's text."""
+    """Return a picture per layer and head, one line per layer; if ``named``, titles begin with the answer's text."""
     return [
         [
             Alignment(weights, rows, columns, f"{text}: " * named + f"layer {layer}, head {head}")

@@ -1,4 +1,4 @@
-"""Texts in which each word is shaded by the weight that a classifier gave it."""
+"""Texts in which each word is shaded by its weight in a classifier's attention."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def shaded_texts(answers: Iterable[Classification]) -> Figure:
     texts = [(answer, answer.weights.float().mean(0).tolist()) for answer in answers if answer.weights is not None]
     if not texts:
         raise ArgumentError(
-            "shaded_texts: expected answers with weights, got none; predict(texts, weights=True) gives them"
+            "shaded_texts: expected answers with weights, got none; call predict(texts, weights=True)"
         )
     labels = [drawable(f"{answer.label} {100 * answer.probabilities[answer.label]:.0f} %") for answer, _ in texts]
     fonts = families([*labels, *(visible(unit) for answer, _ in texts for unit in answer.units)])

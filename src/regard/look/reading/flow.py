@@ -20,7 +20,7 @@ __all__ = ["attention_on", "rollout"]
 
 
 def rollout(record: Record, token: int, *, batch: int = 0) -> Float[Tensor, " T"]:
-    """Compute how much of each input token reaches one token through all layers, as if only attention moved anything.
+    """Compute the share of each input token in one token after all layers, as if attention alone mixed tokens.
 
     Attention rollout: with Â_l = ½ (mean over heads of P_l + I), the row of the ``token`` in the product Â_L ⋯ Â_1,
     computed as r ← Â_lᵀ r from the last layer back to the first: linear in the number of tokens.

@@ -35,7 +35,7 @@ class Summary:
     """A head in a few numbers: shares of its weights, mean distance in tokens, mean entropy in nats.
 
     Each is a mean over all queries that are not padding, of all examples. A number is NaN if it does not apply or was
-    not asked for: a cross-attention has no ``previous``, ``itself`` and ``distance``.
+    not requested: a cross-attention has no ``previous``, ``itself`` and ``distance``.
 
     >>> Summary("layers.0", 3, 0.02, 0.93, 0.01, math.nan, 1.1, 0.3).words
     'previous token 0.93'
@@ -95,8 +95,9 @@ def summary(record: Record, separators: Sequence[int] = ()) -> list[Summary]:
     - ``distance``: sum_j P_ij |i − j|
     - ``entropy``: −sum_j P_ij ln P_ij
 
-    What was not asked for is NaN, unless ``watch(keep_inputs=True)`` recorded the query and key to compute it from; so
-    are ``first`` and ``separators`` of a cross-attention with queries that are padding, as keys receive from these too.
+    Statistics that were not requested are NaN, unless ``watch(keep_inputs=True)`` recorded query and key to compute
+    them from. ``first`` and ``separators`` of a cross-attention with queries that are padding are NaN, too, as keys
+    receive weight from these.
     """
     found = []
     for layer, (queries, keys) in zip(record.layers, sides(record), strict=True):
@@ -107,7 +108,7 @@ def summary(record: Record, separators: Sequence[int] = ()) -> list[Summary]:
 
 
 class _Statistics(NamedTuple):
-    """The statistics that a summary needs, of the queries that count; None for those not asked for."""
+    """The statistics that a summary needs, of the queries that are not padding; None for those not requested."""
 
     received: Tensor | None
     previous: Tensor | None
@@ -151,7 +152,7 @@ def _columns(
 
 
 def _statistics(record: Record, layer: Layer, counted: Bool[Tensor, "B Tq"]) -> _Statistics:
-    """Return the statistics of the queries that count, as recorded, or computed from the inputs if some are missing."""
+    """Return the statistics of the non-padding queries: as recorded, or from the inputs if some are missing."""
     known, offsets = layer.statistics, None if record.observe is None else record.observe.offsets
     offsets = _OFFSETS if offsets is None else offsets
     all_count = bool(counted.all())

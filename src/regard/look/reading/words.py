@@ -40,8 +40,8 @@ class WordSpans:
 
     Adjacent tokens of letters and digits make a word, its leading space included. Punctuation stands alone. In scripts
     written without spaces tokens stay as they are, but no character is ever split: a letter with its marks, a flag, a
-    family of emoji. Words are told apart by position, not by text: the same word twice is two. Weights are summed over
-    the keys of a word and averaged over its queries, so that rows still sum to 1.
+    family of emoji. Words are distinguished by position, not by text: a repeated word counts as two. Weights are summed
+    over the keys of a word and averaged over its queries, so that rows still sum to 1.
 
     >>> words = WordSpans.of(["[CLS]", "un", "##see", "##n", "!", "[SEP]"])
     >>> words.texts
@@ -52,7 +52,7 @@ class WordSpans:
 
     texts: tuple[str, ...]
     starts: tuple[int, ...]
-    """Where each word begins, and at last the number of tokens."""
+    """The first token of each word, then the number of tokens."""
 
     @classmethod
     def of(
@@ -62,12 +62,12 @@ class WordSpans:
         offsets: Sequence[tuple[int, int]] | None = None,
         special: Collection[str] = (),
     ) -> WordSpans:
-        """Find the words in tokens, named as a tokenizer names them.
+        """Find the words in tokens, written as by a tokenizer.
 
         ``text`` and ``offsets`` give the position of each token in the text, as ``tokenizer(text,
         return_offsets_mapping=True)`` returns them; a token of no characters is a word by itself. Without them words
         follow the marks in the tokens: ``##`` (WordPiece), ``▁`` (SentencePiece) or ``Ġ`` (bytes); ``special`` are
-        tokens that stand for no text, besides those of the form ``<s>``, ``<|end|>`` or ``[SEP]``.
+        tokens without text, besides those of the form ``<s>``, ``<|end|>`` or ``[SEP]``.
 
         Raises ArgumentError if the offsets do not fit the tokens and the text.
         """
@@ -158,7 +158,7 @@ class WordSpans:
 
 
 def spell_out(tokens: Sequence[str], special: Collection[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Return the text that the marks in tokens spell, and the offsets of each token in it."""
+    """Decode the marks in tokens to text; return it with the offsets of each token."""
     pieces = [b"" if token in special or _is_special(token) else None for token in tokens]
     plain = [token for token, piece in zip(tokens, pieces, strict=True) if piece is None]
     if any("▁" in token for token in plain):
@@ -270,7 +270,7 @@ def _parted(text: str, left: tuple[int, int], right: tuple[int, int], cuts: Sequ
 
 
 def _end(text: str, first: int, end: int) -> int:
-    """Return where this part ends without its trailing space, unless it is nothing else."""
+    """Return the end of this part without its trailing space; a part of spaces alone is not shortened."""
     return first + (len(text[first:end].rstrip()) or end - first)
 
 

@@ -23,7 +23,7 @@ _TOLERANCE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """Query (B, Hq, Tq, E), key (B, Hkv, Tk, E), and what broadcasts to (B, Hq, Tq, Tk).
+    """Query (B, Hq, Tq, E), key (B, Hkv, Tk, E), and the tensors that broadcast to (B, Hq, Tq, Tk).
 
     - ``weights``: the probabilities, if the function returned them; ``hidden`` then marks the masked positions, and
       ``is_softmax`` is False if they are known to differ from the softmax of the scores
@@ -72,7 +72,7 @@ class AttentionCall:
         return replace(self.map_scores(cut), key=self.key[:, :, :keys], mask=mask)
 
     def map_scores(self, change: Callable[[Tensor], Tensor]) -> AttentionCall:
-        """Return the call with all that broadcasts to (B, Hq, Tq, Tk) changed, except tables (Tq, Tk)."""
+        """Return the call with all tensors that broadcast to (B, Hq, Tq, Tk) changed, except tables (Tq, Tk)."""
         bias, weights, hidden = (None if x is None else change(x) for x in (self.bias, self.weights, self.hidden))
         mask = None if self.mask is None else self.mask.map_tables(change)
         return replace(self, mask=mask, bias=bias, weights=weights, hidden=hidden)
@@ -121,7 +121,7 @@ class AttentionCall:
 class CachePosition(NamedTuple):
     """The position of a call in the sequence that a cache holds, in absolute positions.
 
-    ``roomy``: the cache hands out all its slots as keys, including those not yet filled.
+    ``roomy``: the cache returns all its slots as keys, including those not yet filled.
     """
 
     cache: weakref.ref[Any]

@@ -1,4 +1,4 @@
-"""The functions that a watch recognises, and how the arguments of each are read."""
+"""The functions that a watch recognises, and the readers of their arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["FUNCTIONS", "Function", "names"]
 
 
 class Function(NamedTuple):
-    """A function that attends: ``read`` takes its arguments; ``name`` is what users know it by, if they do."""
+    """A function that attends: ``read`` takes its arguments; ``name`` is its public name, if it has one."""
 
     read: Callable[..., AttentionCall]
     name: str | None = None
@@ -87,7 +87,7 @@ def read_attention(
 
 
 def read_report(query: Tensor, key: Tensor, *, score: Score, mask: Mask | None, layer: nn.Module) -> AttentionCall:
-    """Read what a layer reports of an attention that is part of a larger operation."""
+    """Read a layer's report of an attention that is part of a larger operation."""
     return replace(read_attention(query, key, key, score=score, mask=mask, bias=None), cross=True)
 
 

@@ -1,7 +1,8 @@
 """Calls of one module joined into one layer: a single call, or a prompt and the steps of a generation after it.
 
 A step attends with new queries. In self-attention its keys are those of the call before and its own; a cache with a
-window drops the oldest, so that keys are counted from the first one ever. In cross-attention the keys stay the same.
+window drops the oldest, so that keys are counted from the start of the sequence. In cross-attention the keys do not
+change.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class JoinedCalls:
 
 
 def _is_causal(inputs: AttentionInputs, piece: _Piece) -> bool:
-    """Return whether the call is causal and nothing else, as a single query that attends to all keys is."""
+    """Return whether the call is causal without other masks or biases, like a single query that attends to all keys."""
     if inputs.bias is not None or piece.first_key:
         return False
     if inputs.mask is None:
@@ -170,7 +171,7 @@ def _is_causal(inputs: AttentionInputs, piece: _Piece) -> bool:
 
 
 def _spread(tensor: Tensor, shape: tuple[int, int, int, int], first: int, keys: int, fill: float) -> Tensor:
-    """Return what broadcasts to scores of this shape, for its queries and all keys."""
+    """Expand a mask or bias to scores of this shape, then pad it to all keys with ``fill``."""
     tensor = tensor[(None,) * (4 - tensor.ndim)]
     tensor = tensor.expand(*tensor.shape[:2], *shape[2:])
     return pad(tensor, (first, keys - first - shape[3]), value=fill)

@@ -1,8 +1,8 @@
 """Models of transformers: their attention functions, which the config names, and the caches they attend over.
 
-While a model is watched, its interface hands out the same functions, each within one that reports what it was called
-with; config and masks stay as they are. ``sdpa`` ends in `F.scaled_dot_product_attention`, which is read by itself;
-statistics of the others are computed from their arguments, or from the weights that they return.
+While a model is watched, its interface returns the same functions, each wrapped in one that reports its arguments;
+config and masks do not change. ``sdpa`` ends in `F.scaled_dot_product_attention`, which is read by itself; statistics
+of the others are computed from their arguments, or from the weights that they return.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PendingCall:
         return replace(call, key=key[:, :, : call.key.shape[2]]) if self.name == "sdpa" else call
 
     def refuse(self, *unsupported: str) -> None:
-        """Raise UnsupportedError for an option that changes the weights in a way unknown here."""
+        """Raise UnsupportedError for an option whose effect on the weights is unknown here."""
         for option in unsupported:
             if self.options.get(option) is not None:
                 raise UnsupportedError(
@@ -137,7 +137,7 @@ def note_reported() -> None:
 
 
 def within(call: AttentionCall) -> AttentionCall:
-    """Return the call as the attention function around it means it, if there is one."""
+    """Return the call as the enclosing attention function defines it, if there is one."""
     return call if _LOCAL.call is None else replace(_LOCAL.call.unpack(call), cross=False)
 
 
@@ -176,7 +176,7 @@ def is_loaded() -> bool:
 
 @contextmanager
 def interfaces() -> Iterator[None]:
-    """Report, within, the calls of transformers' attention functions."""
+    """Report the calls of transformers' attention functions within the context."""
     from transformers.modeling_utils import AttentionInterface
 
     original = AttentionInterface.get_interface

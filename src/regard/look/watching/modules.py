@@ -1,4 +1,4 @@
-"""The modules of a model at work, tracked by hooks: their names, and what is known of their calls in advance."""
+"""The running modules of a model, tracked by hooks: their names, and the facts about their calls known in advance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OTHERS = ("key", "keys", "source", "memory")  # the names, in attention layers,
 
 
 class Frame(NamedTuple):
-    """A module at work. ``cross``: whether it attends to another sequence, None if unknown."""
+    """A running module. ``cross``: whether it attends to another sequence, None if unknown."""
 
     name: str
     module: nn.Module
@@ -30,7 +30,7 @@ class Frame(NamedTuple):
 
 
 class Modules:
-    """The modules of a model at work in this thread, the innermost last."""
+    """The running modules of a model in this thread, the innermost last."""
 
     def __init__(self, model: nn.Module, record: Record) -> None:
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # a compiled model wraps the original
@@ -44,7 +44,7 @@ class Modules:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Track, within, which modules are at work."""
+        """Track the running modules within the context."""
         handles = []
         try:
             for module in self.names:

@@ -1,4 +1,4 @@
-"""The recorder of a watch: calls of the layers and heads asked for become layers of its record, within a bound."""
+"""The recorder of a watch: it turns calls of the chosen layers and heads into layers of its record, within a limit."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Recorder:
         self.latest: dict[tuple[str, tuple[int, ...]], JoinedCalls] = {}
 
     def wants(self, name: str) -> bool:
-        """Return whether an attention of the module of this name is to be read; it is counted if it is left out."""
+        """Return whether to read an attention of the module of this name; count it if it is left out."""
         number = self.names.setdefault(name, len(self.names))
         if self.patterns is not None and not any(_matches(pattern, name, number) for pattern in self.patterns):
             return False
-        # Steps after one that is missing have nothing to follow
+        # Steps after a missing one cannot be joined
         self.record.left_out += self.record.left_out > 0
         return not self.record.left_out
 
@@ -90,7 +90,7 @@ class Recorder:
         self.found.append(calls)
 
     def _chosen(self, name: str, call: AttentionCall) -> tuple[AttentionCall, tuple[int, ...]]:
-        """Return the call of the heads asked for, and their numbers in the layer."""
+        """Return the call of the chosen heads, and their numbers in the layer."""
         heads = tuple(range(call.shape[1])) if call.heads is None else call.heads
         if self.heads is None:
             return call, heads
@@ -104,7 +104,7 @@ class Recorder:
         self.record.layers[:] = [calls.layer() for calls in self.found]
 
     def check(self, passes: int) -> None:
-        """Raise if no attention was read, or none of a module that was asked for."""
+        """Raise if no attention was read, or none of a chosen module."""
         if not self.names:
             if passes:
                 raise UnsupportedError(
@@ -125,7 +125,7 @@ def _matches(pattern: str | int, name: str, number: int) -> bool:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Name the module in the errors raised within."""
+    """Name the module in errors raised within the context."""
     try:
         yield
     except RegardError as error:
@@ -133,7 +133,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def _statistics(observe: Observe, call: AttentionCall) -> Observation:
-    """Return the statistics of a call. Queries that are padding add nothing to what keys receive."""
+    """Return the statistics of a call. Queries that are padding do not count in the weights that keys receive."""
     if observe.received:
         padded = call.padded_queries()
         if padded is not None:
@@ -147,7 +147,7 @@ def _statistics(observe: Observe, call: AttentionCall) -> Observation:
 
 
 def _size(observe: Observe, call: AttentionCall, keep_inputs: bool) -> int:
-    """Return the bytes that the statistics of a call take, and its inputs."""
+    """Return the size in bytes of the statistics and inputs of a call."""
     B, Hq, Tq, Tk = call.shape
     per_head = sum(map(math.prod, request_of(observe, Tk).sizes(Tq, Tk).values()))
     return 4 * (B * Hq * per_head + (call.query.numel() + call.key.numel()) * keep_inputs)

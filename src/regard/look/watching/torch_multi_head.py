@@ -58,9 +58,9 @@ _LOCAL = _Local()
 
 
 def compute_opened(mode: TorchFunctionMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute `F.multi_head_attention_forward` so that the mode sees the functions it calls.
+    """Compute `F.multi_head_attention_forward` so that the mode receives the functions it calls.
 
-    Otherwise the function hands the whole call to a mode again, as long as one is active.
+    Otherwise the function would dispatch the whole call to a mode again, as long as one is active.
     """
     whole = functional.multi_head_attention_forward
     query, key = args[:2]
@@ -90,5 +90,5 @@ def read(query: Tensor, key: Tensor, bias: Tensor | None, batch: int) -> Attenti
 
 
 def within(call: AttentionCall) -> AttentionCall:
-    """Return the call with what is known of the `F.multi_head_attention_forward` around it, if there is one."""
+    """Return the call with ``cross`` from the `F.multi_head_attention_forward` around it, if there is one."""
     return call if _LOCAL.call is None else replace(call, cross=_LOCAL.call.cross)

@@ -44,7 +44,7 @@ def watch(
     keep_inputs: bool = False,
     memory: int = 2**28,
 ) -> Iterator[WatchRecord]:
-    """Record what a model attends to while it runs: ``with watch(model) as record: model(...)``.
+    """Record the attention of a model while it runs: ``with watch(model) as record: model(...)``.
 
     P_i = softmax_j(score(q_i, k_j) + bias_ij) of every attention that the model computes by
     `F.scaled_dot_product_attention`, `F.multi_head_attention_forward` (`nn.MultiheadAttention`, `nn.Transformer`),
@@ -58,10 +58,11 @@ def watch(
     - ``layers``: only these modules, by name, by pattern ("*.self_attn"), or by number, in the order in which they
       first attend; ``heads``: only these, from 0.
     - ``keep_inputs``: record query and key too, which `Layer.observe` and rollout need.
-    - ``memory``: the most bytes to record; what exceeds them is counted in ``record.left_out``, with a warning.
+    - ``memory``: the limit of the record in bytes; attentions beyond it are counted in ``record.left_out``, with a
+      warning.
 
     The steps of a generation are joined into one `Layer` for each module; ``record.layers`` are complete when the watch
-    ends. Only the thread that watches is watched.
+    ends. Only calls in the watching thread are recorded.
 
     Raises ArgumentError for wrong arguments, and for layers that do not attend; UnsupportedError for scripted, traced
     or exported models, for attention whose weights cannot be known, and if the model calls no attention.
@@ -143,11 +144,11 @@ class _Shared:
 
 @contextmanager
 def _plain() -> Iterator[None]:
-    """Turn off, within, what fuses or compiles attention."""
+    """Turn off fused and compiled attention within the context."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        # Compiled code has imported this; it takes a second, which other models need not spend.
+        # Imported already if there is compiled code; otherwise the import would cost a second.
         with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
             yield
     finally:
@@ -155,7 +156,7 @@ def _plain() -> Iterator[None]:
 
 
 class _Watcher(TorchFunctionMode):
-    """A mode that lets the functions of this thread compute what they compute, and reads what they were called with."""
+    """A mode that calls the functions of this thread unchanged, and reads the arguments of those that attend."""
 
     def __init__(self, modules: Modules, recorder: Recorder) -> None:
         super().__init__()
@@ -174,7 +175,7 @@ class _Watcher(TorchFunctionMode):
         return output
 
     def _read(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record a call, made by the module at work, or by the ``layer`` that the function names."""
+        """Record a call, made by the running module, or by the ``layer`` among the arguments."""
         huggingface.note_reported()
         if not self.modules.frames:
             return  # called outside the model
