@@ -23,8 +23,8 @@ _ABOUT = {
     "cpu": "a kernel for additive scores, in linear memory",
     "triton": "a kernel for additive scores on a GPU, in linear memory",
 }
-# Sizes at which the formula was measured to be quicker than torch's fused kernel on a CPU: at most so many weights in a
-# head, and in all from the number that outweighs a few more calls to the number that costs too much memory.
+# Sizes at which the formula was measured to be faster than torch's fused kernel on a CPU: the most weights in a head;
+# in all heads, the least that outweigh a few more calls, and the most that do not cost too much memory.
 _HEAD, _CALLS, _BUILT = 2**14, 2**14, 2**20
 _ADDITIVE = ("additive", "additive scores")
 _COMPUTES = {"sdpa": ("dot", "dot products"), "cpu": _ADDITIVE, "triton": _ADDITIVE}

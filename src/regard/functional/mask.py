@@ -21,7 +21,7 @@ from regard.functional.axes import broadcast
 __all__ = ["Band", "Mask", "size_of"]
 
 _DRAWN = 4  # how many tables of a batch a drawing shows
-_DRAWN_SIZE = 6  # its queries and keys, where nothing says how many
+_DRAWN_SIZE = 6  # its queries and keys, if no part of the mask has a size
 
 
 class Band(NamedTuple):

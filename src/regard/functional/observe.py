@@ -1,4 +1,4 @@
-"""Statistics of attention: the request, an `Observe`, and the answer, an `Observation`."""
+"""Statistics of attention: the request, an `Observe`, and the result, an `Observation`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The statistics that an `Observe` asks for, under the same names; the others are None.
+    """The statistics that an `Observe` requests, under the same names; the others are None.
 
     >>> import torch
     >>> from regard.functional import observed

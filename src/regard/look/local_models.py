@@ -74,7 +74,7 @@ def is_model(path: Path) -> bool:
 class LocalModel:
     """A model with its tokenizer.
 
-    ``kind``: an "encoder" reads a text, a "causal" model can continue it, a "seq2seq" model answers it.
+    ``kind``: an "encoder" reads a text, a "causal" model can continue it, a "seq2seq" model generates an output.
     """
 
     name: str

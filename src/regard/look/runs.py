@@ -1,4 +1,4 @@
-"""The model of a run, watched while it gives an answer."""
+"""A run's model, watched while it predicts an answer."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class TransformerConfig:
             raise ArgumentError(f"heads: expected a divisor of dim ({self.dim}), got {self.heads}")
         if self.positions == "rotary" and self.dim // self.heads % 2:
             raise ArgumentError(
-                f"heads: expected an even dim / heads for rotary positions, which turn pairs, got {self.heads}"
+                f"heads: expected an even dim / heads for rotary positions, which rotate pairs, got {self.heads}"
             )
         check_fractions(self, "dropout")
         if self.positions not in BY_NAME:

@@ -42,8 +42,8 @@ class Relative(nn.Module):
 
     @classmethod
     def for_layer(cls, num_heads: int, head_dim: int, *, bidirectional: bool) -> Self:
-        """Return the encoding of a layer with these heads, as models make those that they know by name."""
-        raise NotImplementedError(f"{cls.__name__} defines no for_layer, with which models make an encoding")
+        """Return the encoding for a layer with these heads, with the defaults of models that choose one by name."""
+        raise NotImplementedError(f"{cls.__name__} must define for_layer, by which models make an encoding")
 
     def forward(self, *_: object) -> NoReturn:
         """Raise `UnsupportedError`: layers call `rotate`, `bias` and `of_weights` of the encoding instead."""
@@ -52,7 +52,7 @@ class Relative(nn.Module):
         )
 
     def rotate(self, heads: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"]) -> Float[Tensor, "*B H T d"]:
-        """Rotate queries or keys by their places; shape and dtype do not change."""
+        """Rotate queries or keys according to their positions; shape and dtype do not change."""
         return heads
 
     def bias(
@@ -71,7 +71,7 @@ class Relative(nn.Module):
 
 
 def check_places(x: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"], name: str = "places") -> None:
-    """Check that places are integers, one for each token of x."""
+    """Check that positions are integers, one for each token of x."""
     fits = places.dim() == 1 or (places.dim() == 2 and x.dim() > 3 and places.shape[0] in (1, x.shape[0]))
     if places.is_floating_point() or places.dtype == torch.bool or not fits or places.shape[-1] != x.shape[-2]:
         batch = f" or {(x.shape[0], x.shape[-2])}" if x.dim() > 3 else ""

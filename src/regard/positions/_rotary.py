@@ -43,7 +43,7 @@ class Rotary(Relative):
     >>> Rotary(5)
     Traceback (most recent call last):
         ...
-    regard.errors.ArgumentError: rotary positions turn pairs of features: head_dim must be even and 2 or more, got 5
+    regard.errors.ArgumentError: rotary positions rotate pairs of features: head_dim must be even and 2 or more, got 5
     """
 
     @classmethod
@@ -64,10 +64,10 @@ class Rotary(Relative):
         turned, name = (head_dim, "head_dim") if features is None else (features, "features")
         if turned < 2 or turned % 2:
             raise ArgumentError(
-                f"rotary positions turn pairs of features: {name} must be even and 2 or more, got {turned}"
+                f"rotary positions rotate pairs of features: {name} must be even and 2 or more, got {turned}"
             )
         if turned > head_dim:
-            raise ArgumentError(f"rotary positions turn up to head_dim={head_dim} features, got features={features}")
+            raise ArgumentError(f"rotary positions rotate up to head_dim={head_dim} features, got features={features}")
         if scaling is not None and not isinstance(scaling, Scaling):
             raise ArgumentError(f"scaling must be a Scaling such as LinearScaling(2.0), got {scaling!r}")
         if not base > 1:
@@ -79,7 +79,7 @@ class Rotary(Relative):
         self.features = turned
 
     def rotate(self, heads: Float[Tensor, "*B H T d"], places: Int[Tensor, "*B T"]) -> Float[Tensor, "*B H T d"]:
-        """Rotate queries or keys by their places."""
+        """Rotate queries or keys according to their positions."""
         if heads.dim() < 3 or heads.shape[-1] != self.head_dim:
             raise ArgumentError(
                 f"rotary positions of head_dim={self.head_dim} expect heads (..., H, T, {self.head_dim}), "
@@ -95,7 +95,7 @@ class Rotary(Relative):
         return turned if self.features == self.head_dim else torch.cat([turned, heads[..., self.features :]], -1)
 
     def _turns(self, places: Int[Tensor, "*B T"]) -> tuple[Float[Tensor, "*b T pairs"], Float[Tensor, "*b T pairs"]]:
-        """Return cosine and sine of each place and pair, with an axis for the heads if places have a batch."""
+        """Return cosine and sine of each position and pair, with an axis for the heads if positions have a batch."""
         speeds = frequencies(self.features, self.base, places.device)
         if self.scaling is not None:
             speeds = self.scaling.frequencies(speeds, self.base)

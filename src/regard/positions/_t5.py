@@ -30,7 +30,7 @@ class T5Bias(Relative):
     among its layers: give all of them the same `T5Bias`.
 
     Shapes: weight (buckets, H); query (..., H, Tq, d); places (Tq,) and (Tk,), or with B in front; bias (H, Tq, Tk) for
-    a query without batch, else (1, H, Tq, Tk), or (B, H, Tq, Tk) where places have a batch.
+    a query without batch, else (1, H, Tq, Tk), or (B, H, Tq, Tk) where positions have a batch.
     Errors: `ArgumentError` for buckets that cannot be divided, or a query with another number of heads.
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
     arXiv 1910.10683, section 2.1; the buckets: the authors' code.

@@ -33,7 +33,7 @@ _TAG = 64  # characters around each piece of base64
 
 
 class _Part(NamedTuple):
-    """One kind of data of a layer: what is needed to decode it, and its compressed bytes for each example."""
+    """One kind of data of a layer: the facts needed to decode it, and its compressed bytes for each example."""
 
     about: dict[str, Any]
     blobs: list[bytes]

@@ -66,7 +66,7 @@ def shaded_texts(answers: Iterable[Classification]) -> Figure:
     """Draw the texts of a classifier's answers, each word shaded by its weight, the mean over the heads.
 
     Each text has its label with the probability beside it. The scale ends at 1, or at the largest weight if that is
-    below one half. Answers to blank texts are left out. Raises `ArgumentError` if no answer has weights.
+    below one half. Answers to blank texts are omitted. Raises `ArgumentError` if no answer has weights.
 
     >>> import torch
     >>> from regard.tasks.classify import Classification

@@ -59,7 +59,7 @@ class Summary:
 
     @property
     def words(self) -> str:
-        """The shares of at least one half in words; empty if there are none."""
+        """The shares of at least one half in words; empty without any."""
         return ", ".join(f"{title} {share:.2f}" for title, share in self.shares.items() if share >= _STANDS_OUT)
 
 
