@@ -88,5 +88,5 @@ def test_texts_stand_below_each_other_and_break_into_lines() -> None:
 def test_what_was_not_looked_at_is_left_out_or_refused() -> None:
     blank = Classification([], "", {})
     assert len(words(shaded_texts([blank, answer(["a"])]))) == 2
-    with pytest.raises(ArgumentError, match="expected answers with weights, got none; predict"):
+    with pytest.raises(ArgumentError, match="expected answers with weights, got none; call predict"):
         shaded_texts([blank])
