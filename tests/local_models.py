@@ -22,13 +22,14 @@ _SIZES = {"hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 9, "
 
 
 def wordpiece() -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    """Pieces are listed, not trained: a trainer breaks ties anew in each process, and with the ids weights differ."""
+    letters = sorted({letter for letter in TEXT.lower() if letter.isalpha()})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "!", ",", ".", *letters, *(f"##{letter}" for letter in letters)]
+    pieces += ["the", "cat", "sat", "on", "mat", "dog", "un", "##seen"]
+    pieces += ["by", "ran", "off", "no", "##body", "had", "seen", "run"]
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer.train_from_iterator(
-        [TEXT], trainers.WordPieceTrainer(vocab_size=60, special_tokens=special, show_progress=False)
-    )
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )

@@ -30,10 +30,7 @@ def test_heads_are_told_and_the_page_is_written(folders: dict[str, Path], regard
     assert ended.err == ""
     *_, told, page = ended.out.splitlines()
     assert page == "look.html"
-    # Ties in the training of the tokenizer are broken anew in each process, so that a head may pass the half
-    known, count = told.removesuffix(" of 18").rsplit(" ", 1)
-    assert known == "heads with at least half of their weight on one place, such as the first token:"
-    assert int(count) <= 2
+    assert told == "heads with at least half of their weight on one place, such as the first token: 0 of 18"
     assert f"<title>{folders['encoder'].name}" in (tmp_path / "look.html").read_text("utf-8")
     ended = regard("look", folders["encoder"], TEXT, "--out", "another.html")
     assert ended.out.splitlines()[-1] == "another.html"
