@@ -20,7 +20,7 @@ settings.load_profile("regard")
 
 @pytest.fixture
 def nothing_is_left_behind() -> Iterator[None]:
-    """What a watch changes for a while is as it was."""
+    """Check that a watch restores all settings that it changes."""
     torch.manual_seed(0)
     yield
     assert torch.backends.mha.get_fastpath_enabled()

@@ -16,7 +16,7 @@ Table = Callable[[int, tuple[int, ...]], dict[int, float]]
 
 
 class Prefixes(NamedTuple):
-    """What the hypotheses of each source begin with, BOS included: a state that is no tensor."""
+    """The prefixes of each source's hypotheses, BOS included: a state that is not a tensor."""
 
     rows: list[list[tuple[int, ...]]]
 

@@ -1,4 +1,4 @@
-"""Whether code runs eagerly, under everything that makes it run otherwise."""
+"""Tests of `is_eager` under everything that makes code run otherwise."""
 
 from __future__ import annotations
 

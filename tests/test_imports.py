@@ -1,4 +1,4 @@
-"""What `import regard` brings in, seen from a fresh process."""
+"""Imports and public names of the package, tested in fresh processes."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def row_grads(layer: nn.Module, loss: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def context_of(layer: nn.Module, output: torch.Tensor) -> torch.Tensor:
-    """What attention gave: an output layer adds its bias to nothing."""
+    """Return the output of attention, without the bias of the output projection."""
     return output - layer.out_proj.bias if isinstance(layer, MultiHeadAttention) else output
 
 

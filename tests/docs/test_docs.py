@@ -30,7 +30,7 @@ def blocks(text: str) -> list[tuple[str, str, int]]:
 
 
 def failures(text: str, name: str) -> tuple[int, str]:
-    """How many examples were run, and a report of those that fail: all blocks of a page share their names."""
+    """Run the blocks of a page in one namespace; return the number of examples and a report of those that fail."""
     runner, names, report = doctest.DocTestRunner(verbose=False), {}, []
     torch.manual_seed(0)
     for language, content, line in blocks(text):

@@ -1,4 +1,4 @@
-"""What examples/ holds runs, and what the pages say of it is what was measured."""
+"""Tests that the examples run, and that the pages show what was measured."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def by_hand(call: Call) -> tuple[Tensor, Tensor]:
     """Output and weights, for any number of heads."""
 
     def each(x: Tensor) -> Tensor:
-        """What the key heads have, for each of the query's heads."""
+        """Repeat the key heads for the heads of the query."""
         return x if x.ndim == 2 else x.repeat_interleave(call.query.shape[-3] // x.shape[-3], -3)
 
     query, key, value = call.query, each(call.key), each(call.value)

@@ -219,7 +219,7 @@ def test_any_number_of_threads(mask: regard.Mask | None, shape: tuple[int, ...])
 
 
 class Largest(TorchDispatchMode):
-    """How many elements the largest tensor has that an operator made."""
+    """Records the number of elements of the largest tensor that an operator returns."""
 
     elements = 0
 

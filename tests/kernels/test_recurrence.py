@@ -26,7 +26,7 @@ def drawn_lengths(data: st.DataObject, rows: int, longest: int) -> torch.Tensor:
 
 
 def packed(layers: nn.GRU | nn.LSTM, rows: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What torch's own layers make of packed sequences."""
+    """Run torch's own layers on packed sequences."""
     output, final = layers(pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False))
     states, _ = pad_packed_sequence(output, batch_first=True, total_length=rows.shape[1])
     return states, final if isinstance(final, torch.Tensor) else final[0]

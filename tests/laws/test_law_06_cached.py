@@ -28,13 +28,13 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 @st.composite
 def pieces(draw: st.DrawFn) -> list[int]:
-    """How a sequence is cut; now and then into single tokens."""
+    """Draw the lengths of the pieces of a sequence; now and then single tokens."""
     return draw(st.one_of(st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any), st.just([1] * 7)))
 
 
 @st.composite
 def keeps(draw: st.DrawFn, length: int) -> Tensor | None:
-    """Which tokens of B sequences are kept: all, or those that padding on one side leaves."""
+    """Draw a padding mask of B sequences: None, or padding on one side."""
     side = draw(st.sampled_from(["none", "left", "right"]))
     lengths = torch.tensor([[length], [draw(st.integers(1, length))], [draw(st.integers(1, length))]])
     at = torch.arange(length)
@@ -56,7 +56,7 @@ def mask_of(keep: Tensor | None, end: int, size: int | None = None) -> Mask:
 
 
 def kept(output: Tensor, keep: Tensor | None) -> Tensor:
-    """What is compared: the place of a token that is padding is nobody's, and absolute positions give it any."""
+    """Return the outputs to compare: without those of padding, whose positions are arbitrary."""
     return output if keep is None else output[keep]
 
 

@@ -76,7 +76,7 @@ class Case:
         return self.query, self.key, self.value, *self.places
 
     def row(self, number: int) -> tuple[Tensor, ...]:
-        """What belongs to one sequence alone."""
+        """Return the case of one sequence alone."""
         at, to = (places[number] if places.dim() == 2 else places for places in self.places)
         return self.query[number], self.key[number], self.value[number], at, to
 

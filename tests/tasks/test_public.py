@@ -1,4 +1,4 @@
-"""What users import from `regard.data` and `regard.tasks`, and what that brings in."""
+"""Public names of `regard.data` and `regard.tasks`, and the imports that they cause."""
 
 from __future__ import annotations
 

@@ -75,8 +75,7 @@ def fit(
     The processes of a `process_group` train one model together: each computes the gradient of its share of a batch,
     and all apply the gradient of the whole. Process 0 scores, prints and writes; all need access to ``directory``.
     """
-    parts = (train[start : start + _TOGETHER] for start in range(0, len(train), _TOGETHER))
-    encoded = store(one for part in parts for one in run.encode(part))
+    encoded = _encoded(run, train)
     share = processes.rank(), processes.world_size()
     sampler = TokenBudgetSampler(*run.lengths(encoded), tokens=settings.batch_tokens, seed=settings.seed, share=share)
     progress = Progress(settings.minutes, (settings.epochs or 0) * len(sampler))
@@ -117,6 +116,12 @@ def fit(
     run.load_weights(directory)
     run.model.eval()
     return Outcome(scores, progress.seconds, stop.signal)
+
+
+def _encoded(run: Run, examples: Sequence[Any]) -> Sequence[Any]:
+    """Encode the examples part by part, and store the results."""
+    parts = (examples[start : start + _TOGETHER] for start in range(0, len(examples), _TOGETHER))
+    return store(one for part in parts for one in run.encode(part))
 
 
 def fingerprint(examples: Iterable[tuple[Any, ...]], form: str | None = None) -> str:

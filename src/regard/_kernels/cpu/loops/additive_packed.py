@@ -43,7 +43,7 @@ def extremes(rows):
 
 @njit(**EXACT)
 def plan(of_query, of_key, weight, inverse, shift):
-    """Whether no product of four y can leave the range; fills ``inverse`` (nw, H) with 1/w and ``shift`` (H,).
+    """Return True if no product of four y can leave the range; fill ``inverse`` (nw, H) with 1/w and ``shift`` (H,).
 
     w is scaled so that its largest is 1, and is 2^-30 of that or more: below the resolution of the sum. Features whose
     e^(2q) alone would overflow are shifted: q - c and k + c have the same sum.

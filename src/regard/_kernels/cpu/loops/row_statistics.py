@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What a row sees of its range: bools that broadcast to (L, ``heads``, queries, keys); size 0: all."""
+    """Bools that broadcast to (L, ``heads``, queries, keys), True where a row may attend; size 0: everywhere."""
 
     table: Any
     strides: Any  # (3,)
@@ -75,7 +75,7 @@ def _span(i, part):
 
 @njit(**INNER)
 def _place(i, local_head, part, seen):
-    """Where the row of query i begins in the table."""
+    """Return the offset in the table of the row of query i."""
     head = part.head + local_head
     return head // seen.heads * seen.strides[0] + head % seen.heads * seen.strides[1] + i * seen.strides[2]
 

@@ -1,4 +1,4 @@
-"""What the CPU's loops share, and the rows of weights: masks, softmax, dropout. Compiled by Numba at the first call.
+"""Functions shared by the CPU's loops, and rows of weights: masks, softmax, dropout. Compiled by Numba at first use.
 
 Vectors need indices that cannot be negative (``uintp``), division without a check (``error_model``), numbers of one
 type (an integer times a float32 is a float64), and few pointers that might alias, as LLVM checks no more than eight
@@ -20,7 +20,7 @@ CHUNK = 32  # rows to a task
 
 
 class Reach(NamedTuple):
-    """Which keys a row may attend to, and what is added to its scores. Row r of a key head is query r % queries.
+    """The keys that each row may attend to, and the bias of its scores. Row r of a key head is query r % queries.
 
     ``table`` and ``bias`` are the storage of tensors that broadcast to (lead, heads, queries, keys), and its strides.
     """
@@ -127,13 +127,13 @@ def place(strides, head, row, reach):
 
 @njit(**INNER)
 def has_hidden(reach):
-    """Whether keys within a row's `span` may be hidden."""
+    """Return True if padding or a table may hide keys within a row's `span`."""
     return reach.has_keep or reach.has_table
 
 
 @njit(**INNER)
 def hidden(head, row, j, at, reach):
-    """Whether padding or a table hides key j; ``at`` is the row's `place` in the table."""
+    """Return True if padding or a table hides key j; ``at`` is the row's `place` in the table."""
     if reach.has_keep and reach.keep[head // reach.sharing, j] == 0:
         return True
     return reach.has_table and reach.table[at + j * reach.table_strides[3]] == 0

@@ -29,13 +29,13 @@ from regard._kernels import dropout_mask
 __all__ = ["EXACT", "FINITE", "INNER", "Threaded"]
 
 
-def _can_keep() -> bool:
-    """Return whether there is a folder in which compiled code can be kept, and clear it where the sources are others.
+def _prepare_cache() -> bool:
+    """Drop code compiled from other sources, and return True if there is a folder for compiled code.
 
     Numba compiles a function again if its own file changes, but not if those of the functions and types within it do.
     """
     try:
-        kept = Path(str(njit(cache=True)(_can_keep).stats.cache_path))
+        kept = Path(str(njit(cache=True)(_prepare_cache).stats.cache_path))
     except RuntimeError:
         return False
     sources = [Path(dropout_mask.__file__), *sorted(Path(__file__).parent.glob("*.py"))]
@@ -52,7 +52,7 @@ def _can_keep() -> bool:
 EXACT: dict[str, Any] = {
     "error_model": "numpy",
     "nogil": True,
-    "cache": _can_keep(),
+    "cache": _prepare_cache(),
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},  # NaN and inf keep their meaning
 }
 # For what only compiled code calls: nothing to call it from Python, which takes as long to compile.
@@ -128,7 +128,7 @@ if hasattr(os, "register_at_fork"):  # where a process can fork
 
 
 def _callback(body: Any, kind: Any) -> Any:
-    """What each thread of the team runs, given the address of the packed arguments."""
+    """Compile the function that each thread of the team runs, given the address of the packed arguments."""
 
     @intrinsic
     def unpack(typing, pointer):
